@@ -18,11 +18,11 @@ DEV := $(VENV)/.dev-stamp
 
 # Suites without processes of their own run side by side, test by test; others file by file, for
 # tests of a file share nodes, or a Spark. Those that start several nodes and break them come last.
-FAST := $(wildcard tests/unit tests/scenarios)
-SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation tests/fuzz)
+FAST := $(wildcard tests/unit tests/scenarios tests/test_*.py)
+SIDE_BY_SIDE := $(wildcard tests/unit tests/scenarios tests/simulation tests/fuzz tests/test_*.py)
 SPARKS := $(wildcard tests/spark)
 LONG := $(wildcard tests/cluster)
-OTHERS := $(filter-out $(SIDE_BY_SIDE) $(SPARKS) $(LONG) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/ tests/test_*.py)))
+OTHERS := $(filter-out $(SIDE_BY_SIDE) $(SPARKS) $(LONG) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 BY_FILE := $(OTHERS)
 TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 
@@ -32,7 +32,7 @@ TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 MAKEFLAGS += --no-print-directory
 # A node starts in half the time if its modules are compiled already, and the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup run check test test-clients soak lint format bench fuzz lock clean
+.PHONY: help setup run check coverage test test-clients soak lint format bench fuzz lock clean
 
 help: ## Show this list
 	@echo "Tidelog: make <target>"
@@ -61,6 +61,10 @@ endif
 check: lint ## Lint, types, import rules and the fast tests: under a minute
 	@$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" $(or $(FAST),tests)
 
+coverage: $(DEV) ## Run the fast tests, and show which modules of tidelog/ they reach least
+	@$(BIN)/python -m coverage run -m pytest -q -m "not slow" $(or $(FAST),tests)
+	@$(BIN)/python -m coverage report
+
 FILE_BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: lint ## Everything in `check`, and all the tests
@@ -81,7 +85,8 @@ lint: $(DEV) ## Lint, types and import rules
 	@$(BIN)/python -m mypy --no-error-summary $(TYPED)
 	@report=$$($(BIN)/lint-imports --no-logo) || { echo "$$report"; exit 1; }
 
-format: $(DEV) ## Format the code and sort its imports
+format: $(DEV) ## Format the code, sort its imports, derive the client for threads
+	@$(BIN)/python -m tests.support.derive_client
 	@$(BIN)/python -m ruff check --quiet --select I --fix
 	@$(BIN)/python -m ruff format --quiet
 

@@ -18,10 +18,27 @@ from benchmarks.bench import GIGABYTE, Bench
 from benchmarks.report import Report, Result, print_json, print_report
 
 BENCHMARKS: Final = (
-    "limits", "throughput", "requests", "latency", "startup", "partitions", "turns", "recovery",
-    "rebalance", "compaction", "scrub", "failover", "replication", "catchup", "storms",
-    "transactions", "http", "queues", "spark",
-)  # fmt: skip
+    "limits",
+    "throughput",
+    "requests",
+    "latency",
+    "startup",
+    "partitions",
+    "turns",
+    "recovery",
+    "rebalance",
+    "compaction",
+    "scrub",
+    "failover",
+    "failover_clients",
+    "replication",
+    "catchup",
+    "storms",
+    "transactions",
+    "http",
+    "queues",
+    "spark",
+)
 DISK_BYTES: Final = 6 * GIGABYTE
 DISK_BYTES_FULL: Final = 12 * GIGABYTE
 
@@ -98,9 +115,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="recover 10 GB, not 2; 500 members")
     parser.add_argument("--json", action="store_true", help="one JSON document, no tables")
     parser.add_argument(
-        "--dir", metavar="DIR", default=tempfile.gettempdir(),
+        "--dir",
+        metavar="DIR",
+        default=tempfile.gettempdir(),
         help="where to write; it decides which disk is measured (default: %(default)s)",
-    )  # fmt: skip
+    )
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in BENCHMARKS:
@@ -128,7 +147,7 @@ def _machine(bench: Bench) -> str:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     lines = [
         f"{os.cpu_count()} cores, {memory:.0f} GB, Linux {platform.release()}, "
-        f"Python {platform.python_version()}; {_file_system(bench.directory)} at {bench.directory}",
+        f"Python {platform.python_version()}; {_file_system(bench.directory)} at {bench.directory}"
     ]
     load = os.getloadavg()[0]
     if load > 0.5:

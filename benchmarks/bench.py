@@ -101,10 +101,15 @@ class Steps:
         self._total = total
         self._done = 0
         self._progress = Progress(
-            TextColumn("{task.fields[name]}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-            TimeElapsedColumn(), TextColumn("{task.description}", markup=False),
-            console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
-        )  # fmt: skip
+            TextColumn("{task.fields[name]}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
         self._task = self._progress.add_task("", total=total, name=name)
 
     def __enter__(self) -> Self:
@@ -112,10 +117,7 @@ class Steps:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._progress.stop()
 

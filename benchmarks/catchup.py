@@ -215,9 +215,7 @@ def _set_pace(cluster: Cluster, node: NodeId, bytes_per_second: int) -> None:
     run_fast(work())
 
 
-def _note_latency(
-    how: str, before: dict[str, float], during: dict[str, float], measured: Measured
-) -> None:
+def _note_latency(how: str, before: dict[str, float], during: dict[str, float], measured: Measured) -> None:
     for name in ("p50", "p99"):
         measured.add(("before", how, name), before[name])
         measured.add(("during", how, name), during[name])
@@ -240,11 +238,21 @@ def _drain(bench: Bench, measured: Measured, steps: Steps) -> None:
             began_at = perf_counter()
             subprocess.run(
                 [
-                    sys.executable, "-m", "tidelog.faces.cli", "brokers", "drain", str(victim),
-                    "--wait", "--bootstrap", cluster.bootstrap, "--json",
+                    sys.executable,
+                    "-m",
+                    "tidelog.faces.cli",
+                    "brokers",
+                    "drain",
+                    str(victim),
+                    "--wait",
+                    "--bootstrap",
+                    cluster.bootstrap,
+                    "--json",
                 ],
-                check=True, capture_output=True, timeout=600,
-            )  # fmt: skip
+                check=True,
+                capture_output=True,
+                timeout=600,
+            )
             measured.add("drain", perf_counter() - began_at)
             measured.add("drained", held)
             left = sum(victim in p.replicas for p in cluster.partitions("drained").values())
@@ -257,27 +265,32 @@ def _drain(bench: Bench, measured: Measured, steps: Steps) -> None:
 def _results(measured: Measured) -> list[Result]:
     rows = [
         result(
-            NAME, "caught up with", measured.of("rate"), "MB/s", limits=measured.of("copy"),
-            limit_name="a plain copy, synced", target="half",
+            NAME,
+            "caught up with",
+            measured.of("rate"),
+            "MB/s",
+            limits=measured.of("copy"),
+            limit_name="a plain copy, synced",
+            target="half",
         ),
         result(NAME, "bytes sent / bytes missing", measured.of("bytes"), "", target="<= 1.05"),
-    ]  # fmt: skip
+    ]
     if errors := measured.of("eta error"):
-        rows.append(
-            result(NAME, "estimate after 10 s off by", errors, "%", target="<= 25")
-        )  # fmt: skip
+        rows.append(result(NAME, "estimate after 10 s off by", errors, "%", target="<= 25"))
     rows += [
         result(
-            NAME, f"others, {how}: acknowledged {name}", measured.of(("during", how, name)), "ms",
-            limits=measured.of(("before", how, name)), limit_name="while it is away",
+            NAME,
+            f"others, {how}: acknowledged {name}",
+            measured.of(("during", how, name)),
+            "ms",
+            limits=measured.of(("before", how, name)),
+            limit_name="while it is away",
             target="< 2x" if name == "p99" else "",
         )
         for how in ("unpaced", "paced")
         for name in ("p50", "p99")
-    ]  # fmt: skip
+    ]
     rows.append(
-        result(
-            NAME, f"drain of {measured.median('drained'):.0f} replicas", measured.of("drain"), "s"
-        )
+        result(NAME, f"drain of {measured.median('drained'):.0f} replicas", measured.of("drain"), "s")
     )
     return rows

@@ -64,8 +64,11 @@ class Rdkafka:
             )
         built = subprocess.run(
             [compiler, "-O2", "-Wall", "-Wextra", "-o", str(self._program), str(SOURCE), *options],
-            capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_SECONDS_MAX,
+            check=False,
+        )
         if built.returncode:
             raise Unavailable(f"{SOURCE.name} does not compile: {built.stderr.strip()[-500:]}")
 
@@ -94,9 +97,7 @@ class Rdkafka:
         *words, properties = arguments
         command = [str(self._program), *map(str, words)]
         command += [f"{name}={str(value).lower()}" for name, value in properties.items()]
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
-        )
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False)
         if ended.returncode:
             raise RuntimeError(ended.stderr.strip()[-500:])
         return json.loads(ended.stdout)
@@ -108,8 +109,11 @@ def _installed() -> list[str] | None:
         return None
     asked = subprocess.run(
         ["pkg-config", "--cflags", "--libs", "rdkafka"],
-        capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=COMPILE_SECONDS_MAX,
+        check=False,
+    )
     return asked.stdout.split() if asked.returncode == 0 else None
 
 
@@ -167,11 +171,8 @@ class Confluent:
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer(
-            {
-                **CONSUMER, "bootstrap.servers": bootstrap, "group.id": "bench",
-                "enable.auto.commit": False,
-            }
-        )  # fmt: skip
+            {**CONSUMER, "bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
+        )
         try:
             consumer.assign([TopicPartition(topic, 0, 0)])
             started = last = perf_counter()

@@ -204,9 +204,7 @@ class _Asker:
             self.done.set_result(None)
 
 
-def ask_closed(
-    targets: Sequence[Target], read: ReadAnswer, *, connections: int, seconds: float
-) -> Timed:
+def ask_closed(targets: Sequence[Target], read: ReadAnswer, *, connections: int, seconds: float) -> Timed:
     """Keep one request under way on each connection; the targets have their connections in turn."""
 
     async def run() -> Timed:
@@ -247,9 +245,7 @@ def undisturbed(work: Coroutine[Any, Any, T]) -> T:
         gc.enable()
 
 
-async def all_done(
-    done: Sequence["asyncio.Future[None]"], connections: Sequence[Connection]
-) -> None:
+async def all_done(done: Sequence["asyncio.Future[None]"], connections: Sequence[Connection]) -> None:
     """Wait until all of these are done; raise what fails on a connection before."""
     failed = [one.failed for one in connections]
     unfinished: set[asyncio.Future[None]] = set(done)

@@ -96,9 +96,7 @@ class Cluster(ClusterProcess):
     def partitions(self, topic: str, node: NodeId = 1) -> dict[int, PartitionSeen]:
         return {
             one["partition"]: PartitionSeen(
-                leader=one["leader"],
-                replicas=tuple(one["replicas"]),
-                in_sync=frozenset(one["in_sync"]),
+                leader=one["leader"], replicas=tuple(one["replicas"]), in_sync=frozenset(one["in_sync"])
             )
             for seen in self.view(node, [topic])["topics"]
             for one in seen["partitions"]
@@ -255,8 +253,11 @@ class PeerTraffic:
         """How many bytes there were since the beginning."""
         asked = subprocess.run(
             ["ss", "--no-header", "--numeric", "--tcp", "--info", "--oneline", self._filter],
-            capture_output=True, text=True, timeout=LOOK_SECONDS_MAX, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=LOOK_SECONDS_MAX,
+            check=True,
+        )
         seen = {}
         for line in asked.stdout.splitlines():
             _, _, _, listener, other, *_ = line.split()

@@ -90,30 +90,39 @@ def run(bench: Bench) -> Report:
 def _results(measured: Measured) -> list[Result]:
     rows = [
         result(
-            NAME, str(case), measured.of(("rate", case)), "MB/s",
-            limits=measured.of(("copy rate", case)), limit_name="read + write + fdatasync",
+            NAME,
+            str(case),
+            measured.of(("rate", case)),
+            "MB/s",
+            limits=measured.of(("copy rate", case)),
+            limit_name="read + write + fdatasync",
         )
         for case in CASES
-    ]  # fmt: skip
+    ]
     rows += [
         result(
-            NAME, str(case), measured.of(("cpu", case)), "CPU us/record",
-            limits=measured.of(("copy cpu", case)), limit_name="read + write + fdatasync",
+            NAME,
+            str(case),
+            measured.of(("cpu", case)),
+            "CPU us/record",
+            limits=measured.of(("copy cpu", case)),
+            limit_name="read + write + fdatasync",
         )
         for case in CASES
-    ]  # fmt: skip
+    ]
     for pace in PACES:
         rows += [
             result(
-                NAME, f"request while compacting, {pace}: {name}",
-                measured.of(("noticed", pace, name)), "ms",
-                limits=measured.of(("idle", pace, name)), limit_name=f"the node idle, {name}",
+                NAME,
+                f"request while compacting, {pace}: {name}",
+                measured.of(("noticed", pace, name)),
+                "ms",
+                limits=measured.of(("idle", pace, name)),
+                limit_name=f"the node idle, {name}",
             )
             for name in PERCENTILES
-        ]  # fmt: skip
-        rows.append(
-            result(NAME, f"the pass meanwhile, {pace}", measured.of(("beside", pace)), "MB/s")
-        )
+        ]
+        rows.append(result(NAME, f"the pass meanwhile, {pace}", measured.of(("beside", pace)), "MB/s"))
     return rows
 
 
@@ -138,12 +147,17 @@ class _Log:
     def compaction(self) -> Compaction:
         topic, node = TopicConfig(), NodeConfig()
         return Compaction(
-            disk=SystemDisk(), segments=[Segment(HostPath(self.directory), 0, size=self.size)],
-            first_dirty=self.records // 2 if self.case.keys == CLEAN else 0, limit=self.records,
-            producers={}, now_ms=0, delete_retention_ms=topic.delete_retention_ms,
-            segment_bytes=topic.segment_bytes, index_interval_bytes=topic.index_interval_bytes,
+            disk=SystemDisk(),
+            segments=[Segment(HostPath(self.directory), 0, size=self.size)],
+            first_dirty=self.records // 2 if self.case.keys == CLEAN else 0,
+            limit=self.records,
+            producers={},
+            now_ms=0,
+            delete_retention_ms=topic.delete_retention_ms,
+            segment_bytes=topic.segment_bytes,
+            index_interval_bytes=topic.index_interval_bytes,
             key_bytes_max=node.log_cleaner_dedupe_buffer_size,
-        )  # fmt: skip
+        )
 
 
 def _add_copy(measured: Measured, case: Case, log: _Log) -> None:
@@ -176,9 +190,10 @@ def _add_pass(measured: Measured, case: Case, log: _Log) -> None:
 
 def _add_noticed(measured: Measured, bench: Bench, pace: str, size: int) -> None:
     settings = {
-        "log.cleaner.backoff.ms": 100, "log.cleaner.io.max.bytes.per.second": PACES[pace],
+        "log.cleaner.backoff.ms": 100,
+        "log.cleaner.io.max.bytes.per.second": PACES[pace],
         "log.segment.bytes": max(MIB, size // 8),
-    }  # fmt: skip
+    }
     with bench.node(settings) as node:
         written = _fill(node, size)
         bench.settle()

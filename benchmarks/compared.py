@@ -49,9 +49,7 @@ class Compared:
         return self.ratio < 1 if self.better == MORE else self.ratio > 1
 
 
-def compare(
-    pair: str, case: Case, ours: Sequence[float], theirs: Sequence[float]
-) -> Compared | None:
+def compare(pair: str, case: Case, ours: Sequence[float], theirs: Sequence[float]) -> Compared | None:
     """None where there is nothing to compare: a client is missing, a server fell behind."""
     if not ours or not theirs:
         return None
@@ -94,9 +92,16 @@ def print_compared(compared: Sequence[Compared], notes: Sequence[str], *, second
 def _cells(one: Compared) -> tuple[str, ...]:
     ratio = number(one.ratio) if one.ratio >= 0.1 else f"{one.ratio:.2g}"
     return (
-        one.case, number(one.tidelog), number(one.kafka), one.unit, ratio, one.better,
-        "behind" if one.is_behind else "", _range(*one.tidelog_range), _range(*one.kafka_range),
-    )  # fmt: skip
+        one.case,
+        number(one.tidelog),
+        number(one.kafka),
+        one.unit,
+        ratio,
+        one.better,
+        "behind" if one.is_behind else "",
+        _range(*one.tidelog_range),
+        _range(*one.kafka_range),
+    )
 
 
 def _range(least: float, greatest: float) -> str:

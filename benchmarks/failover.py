@@ -39,10 +39,7 @@ def run(bench: Bench) -> Report:
     measured = Measured()
     partitions = PARTITIONS_QUICK if bench.quick else PARTITIONS
     rounds = bench.rounds
-    with (
-        cluster_of_three(bench) as cluster,
-        Steps(NAME, 2 * rounds + writes.steps(bench) + 2) as steps,
-    ):
+    with cluster_of_three(bench) as cluster, Steps(NAME, 2 * rounds + writes.steps(bench) + 2) as steps:
         for number in range(rounds):
             for how in ("kill", "pause"):
                 steps.begin(f"{how} the controller")
@@ -72,10 +69,14 @@ def _results(measured: Measured, partitions: int) -> list[Result]:
         for what, title in (("named", "another controller is named"), ("made", "a topic is made")):
             rows.append(
                 result(
-                    NAME, f"{how}: until {title}", measured.of((what, how)), "s",
-                    limits=limits, limit_name=name,
+                    NAME,
+                    f"{how}: until {title}",
+                    measured.of((what, how)),
+                    "s",
+                    limits=limits,
+                    limit_name=name,
                 )
-            )  # fmt: skip
+            )
     count = f"{partitions:,} partitions x 3"
     rows.append(result(NAME, f"{count}: made", measured.of("fill"), "s"))
     rows.append(result(NAME, f"{count}: memory of a node", measured.of("memory"), "MB"))

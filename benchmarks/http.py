@@ -90,10 +90,11 @@ def _one_node(bench: Bench) -> Iterator[Nodes]:
 def _three_nodes(bench: Bench) -> Iterator[Nodes]:
     with cluster_of_three(bench) as cluster:
         yield Nodes(
-            name=SUBJECTS[1], bootstrap=cluster.bootstrap,
+            name=SUBJECTS[1],
+            bootstrap=cluster.bootstrap,
             http_ports=[cluster.http_port(node) for node in cluster.node_ids],
             pids=[cluster.pid(node) for node in cluster.node_ids],
-        )  # fmt: skip
+        )
 
 
 @contextmanager
@@ -111,9 +112,7 @@ def _redis(bench: Bench, *, is_there: bool) -> Iterator[dict[str, Asked]]:
             bench.remove(directory)
 
 
-def _measure(
-    bench: Bench, nodes: Nodes, measured: Measured, steps: Steps, *, has_redis: bool
-) -> None:
+def _measure(bench: Bench, nodes: Nodes, measured: Measured, steps: Steps, *, has_redis: bool) -> None:
     fill(nodes)
     with _redis(bench, is_there=has_redis) as redis:
         asked: Mapping[str, Asked] = redis | kafka_requests(nodes) | http_requests(nodes)
@@ -150,9 +149,8 @@ def _wait(bench: Bench, nodes: Nodes, kind: str, connections: int) -> Timed:
     else:
         waiting, read = fetches_that_wait(nodes, connections), kafka_answer
     timed = deliver(
-        write_waited(nodes), waiting, read,
-        first=nodes.records[WAITED], seconds=bench.subject_seconds / 3,
-    )  # fmt: skip
+        write_waited(nodes), waiting, read, first=nodes.records[WAITED], seconds=bench.subject_seconds / 3
+    )
     nodes.records[WAITED] += timed.requests // connections
     return timed
 
@@ -170,19 +168,23 @@ def _results(measured: Measured) -> list[Result]:
                 for figure, unit in (("rate", "requests/s"), *((p, "ms") for p in percentiles)):
                     rows.append(
                         result(
-                            NAME, case if figure == "rate" else f"{case}: {figure}",
-                            measured.of((subject, kind, connections, figure)), unit,
+                            NAME,
+                            case if figure == "rate" else f"{case}: {figure}",
+                            measured.of((subject, kind, connections, figure)),
+                            unit,
                             limits=measured.of((subject, other, connections, figure)),
                             limit_name=other if figure == "rate" else f"{other}, {figure}",
                         )
-                    )  # fmt: skip
+                    )
     kinds = (*BESIDE, *(other for other in BESIDE.values() if other.startswith("Kafka")))
     rows += [
         result(
-            NAME, f"{subject}, all nodes, {kind}, {CPU_CONNECTIONS}",
-            measured.of((subject, kind, CPU_CONNECTIONS, "cpu")), "CPU us/request",
+            NAME,
+            f"{subject}, all nodes, {kind}, {CPU_CONNECTIONS}",
+            measured.of((subject, kind, CPU_CONNECTIONS, "cpu")),
+            "CPU us/request",
         )
         for subject in SUBJECTS
         for kind in kinds
-    ]  # fmt: skip
+    ]
     return rows

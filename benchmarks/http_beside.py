@@ -42,9 +42,12 @@ def measure_beside(bench: Bench, nodes: Nodes, measured: Measured, steps: Steps)
             bench.settle()
             mixed = [request for pair in zip(gets(), puts(), strict=True) for request in pair]
             load = pool.submit(
-                ask_closed, [Target(nodes.http_ports[0], mixed)], http_answer,
-                connections=CONNECTIONS, seconds=BEGIN_SECONDS + WARM_UP_SECONDS + seconds,
-            )  # fmt: skip
+                ask_closed,
+                [Target(nodes.http_ports[0], mixed)],
+                http_answer,
+                connections=CONNECTIONS,
+                seconds=BEGIN_SECONDS + WARM_UP_SECONDS + seconds,
+            )
             sleep(BEGIN_SECONDS)
             _produce(nodes, f"loaded-{number}", seconds, LOADED, measured)
             measured.add(("beside", "rate"), load.result().per_second)
@@ -65,12 +68,15 @@ def beside_results(measured: Measured) -> list[Result]:
     return [
         *(
             result(
-                NAME, f"Kafka at {RATE}/s beside {LOADED}: {what} {figure}",
-                measured.of(("beside", LOADED, what, figure)), "ms",
-                limits=measured.of(("beside", IDLE, what, figure)), limit_name=f"{IDLE}, {figure}",
+                NAME,
+                f"Kafka at {RATE}/s beside {LOADED}: {what} {figure}",
+                measured.of(("beside", LOADED, what, figure)),
+                "ms",
+                limits=measured.of(("beside", IDLE, what, figure)),
+                limit_name=f"{IDLE}, {figure}",
             )
             for what in ("acknowledged", "consumed", "sent")
             for figure in (FIGURES if what != "sent" else FIGURES[-1:])
         ),
         result(NAME, f"{LOADED} meanwhile, gets and puts", rate, "requests/s"),
-    ]  # fmt: skip
+    ]

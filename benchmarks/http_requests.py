@@ -203,8 +203,7 @@ def kafka_requests(nodes: Nodes) -> dict[str, Asked]:
         batch = _batch(count)
         frames = [ProduceFrame.make(PRODUCED, [at], batch, -1) for at in range(len(ports))]
         targets = [
-            Target(port, [b"".join(frame.buffers(1))])
-            for port, frame in zip(ports, frames, strict=True)
+            Target(port, [b"".join(frame.buffers(1))]) for port, frame in zip(ports, frames, strict=True)
         ]
         return Asked(targets, kafka_answer, PRODUCED, count)
 
@@ -229,9 +228,7 @@ def fetches_that_wait(nodes: Nodes, connections: int) -> list[Waiting]:
 
 
 def _fetch(topic: str, offset: int) -> bytes:
-    return fetch_frame(
-        1, topic, {0: offset}, wait_ms=WAIT_MS, bytes_max=1 << 20, partition_bytes_max=1 << 20
-    )
+    return fetch_frame(1, topic, {0: offset}, wait_ms=WAIT_MS, bytes_max=1 << 20, partition_bytes_max=1 << 20)
 
 
 # Of Redis.

@@ -56,8 +56,10 @@ def measure_targets(bench: Bench, measured: Measured, steps: Steps) -> None:
                 ports = [cluster.http_port(node) for node in cluster.node_ids]
                 timed = ask_closed(
                     [Target(port, [records_request(durability, MANY)]) for port in ports],
-                    http_answer, connections=CONNECTIONS, seconds=bench.subject_seconds,
-                )  # fmt: skip
+                    http_answer,
+                    connections=CONNECTIONS,
+                    seconds=bench.subject_seconds,
+                )
                 measured.add(("targets", durability, "rate"), MANY * timed.per_second)
                 steps.begin(f"{NODES} replicas, {durability}: {RATE:,} writes/s")
                 bench.settle()
@@ -78,23 +80,27 @@ def target_results(measured: Measured) -> list[Result]:
         case = f"{NODES} replicas, {durability}"
         rows.append(
             result(
-                NAME, f"{case}: {MANY} at once, {CONNECTIONS} connections",
-                measured.of(("targets", durability, "rate")), "records/s",
+                NAME,
+                f"{case}: {MANY} at once, {CONNECTIONS} connections",
+                measured.of(("targets", durability, "rate")),
+                "records/s",
                 target=f">= {RATE:,}/s",
             )
-        )  # fmt: skip
+        )
         for what in ("lag", "acknowledged", "sent"):
             for figure, title in FIGURES.items():
                 rows.append(
                     result(
-                        NAME, f"{case}, {RATE:,} records/s: {what} {title}",
-                        measured.of(("targets", durability, what, figure)), "ms",
+                        NAME,
+                        f"{case}, {RATE:,} records/s: {what} {title}",
+                        measured.of(("targets", durability, what, figure)),
+                        "ms",
                         limits=_syncs(measured, durability, what, figure),
                         limit_name=f"append {BATCH_BYTES // 1000} KB + fdatasync, {title}",
                         target=TARGETS.get(figure, "") if what == "lag" else "",
                         share=1.0 if figure == "max" else 0.5,
                     )
-                )  # fmt: skip
+                )
     return rows
 
 
@@ -136,8 +142,9 @@ class OpenWrites:
                 connection.close()
         batch_bytes, rest = divmod(self._files[0].grown, self._count)
         assert rest == 0, "every batch has the same size, and nobody else writes"
-        leader, *others = ([file.had(n * batch_bytes) for n in range(1, self._count + 1)]
-                           for file in self._files)  # fmt: skip
+        leader, *others = (
+            [file.had(n * batch_bytes) for n in range(1, self._count + 1)] for file in self._files
+        )
         lags = [max(0.0, max(there) - here) for here, *there in zip(leader, *others, strict=True)]
         counted = range(self._uncounted, self._count)
         due = [started + at * INTERVAL_SECONDS for at in range(self._count)]

@@ -35,10 +35,16 @@ POLL_SECONDS: Final = 0.01
 
 # What kafka-server-start.sh and kafka-run-class.sh pass.
 JVM_OPTIONS: Final = (
-    "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
-    "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
-    "-XX:MaxInlineLevel=15", "-Djava.awt.headless=true",
-)  # fmt: skip
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
 
 # Nothing that Kafka does faster or slower for it while records flow: a node needs all but the last
 # two, which make it start and clean up at once.
@@ -110,9 +116,15 @@ def _download(jars: Path) -> None:
     jars.mkdir(parents=True)
     (jars / ".gitignore").write_text("*\n", encoding="ascii")
     command = [
-        maven, "--batch-mode", "--quiet", "--file", str(POM), "dependency:copy-dependencies",
-        "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
-    ]  # fmt: skip
+        maven,
+        "--batch-mode",
+        "--quiet",
+        "--file",
+        str(POM),
+        "dependency:copy-dependencies",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={jars}",
+    ]
     try:
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS_MAX, check=False
@@ -147,9 +159,7 @@ class KafkaProcess:
         """What Kafka printed."""
         if place is None:
             port, controller_port = free_ports(2)
-            place = Place(
-                node=1, port=port, controller_port=controller_port, cluster_id=_new_cluster_id()
-            )
+            place = Place(node=1, port=port, controller_port=controller_port, cluster_id=_new_cluster_id())
         self._place = place
         self.port = place.port
         data.mkdir()
@@ -157,11 +167,14 @@ class KafkaProcess:
         template = PROPERTIES + (TOGETHER if place.voters else ALONE)
         self._properties.write_text(
             template.format(
-                node=place.node, port=place.port, controller_port=place.controller_port,
-                voters=place.voters, logs=data / "logs",
+                node=place.node,
+                port=place.port,
+                controller_port=place.controller_port,
+                voters=place.voters,
+                logs=data / "logs",
             ),
             encoding="utf-8",
-        )  # fmt: skip
+        )
         self._format()
 
     def __enter__(self) -> Self:
@@ -169,10 +182,7 @@ class KafkaProcess:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self.is_running:
             self.kill()
@@ -200,8 +210,11 @@ class KafkaProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._kafka.command("kafka.Kafka", str(self._properties)),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.data,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.data,
+            )
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -224,9 +237,14 @@ class KafkaProcess:
     def _format(self) -> None:
         alone = [] if self._place.voters else ["--standalone"]
         command = self._kafka.command(
-            "kafka.tools.StorageTool", "format", *alone,
-            "--cluster-id", self._place.cluster_id, "--config", str(self._properties),
-        )  # fmt: skip
+            "kafka.tools.StorageTool",
+            "format",
+            *alone,
+            "--cluster-id",
+            self._place.cluster_id,
+            "--config",
+            str(self._properties),
+        )
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=FORMAT_SECONDS_MAX, check=False
         )
@@ -258,14 +276,18 @@ class KafkaCluster:
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, _, port in numbered)
         self._nodes = [
             KafkaProcess(
-                kafka, data / f"node-{number}",
+                kafka,
+                data / f"node-{number}",
                 Place(
-                    node=number, port=port, controller_port=controller_port,
-                    cluster_id=cluster_id, voters=voters,
+                    node=number,
+                    port=port,
+                    controller_port=controller_port,
+                    cluster_id=cluster_id,
+                    voters=voters,
                 ),
             )
             for number, port, controller_port in numbered
-        ]  # fmt: skip
+        ]
 
     def __enter__(self) -> Self:
         try:
@@ -279,10 +301,7 @@ class KafkaCluster:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._kill()
 

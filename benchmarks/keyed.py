@@ -16,16 +16,7 @@ from crc32c import crc32c
 
 from tidelog.client.frames import uvarint
 from tidelog.model import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE
-from tidelog.records import (
-    CRC_AT,
-    CRC_FROM,
-    HEADER,
-    HEADER_BYTES,
-    MAGIC,
-    PREFIX_BYTES,
-    Codec,
-    compress,
-)
+from tidelog.records import CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, MAGIC, PREFIX_BYTES, Codec, compress
 
 BATCH_BYTES: Final = 16 * 1024
 """The default `batch.size` of Kafka's producers, before compression."""
@@ -99,10 +90,21 @@ def _batch(base: int, count: int, body: bytes, codec: Codec, now_ms: int) -> byt
     payload = compress(codec, body)
     batch = bytearray(
         HEADER.pack(
-            base, HEADER_BYTES - PREFIX_BYTES + len(payload), 0, MAGIC, 0, codec, count - 1,
-            now_ms, now_ms, NO_PRODUCER, NO_EPOCH, NO_SEQUENCE, count,
+            base,
+            HEADER_BYTES - PREFIX_BYTES + len(payload),
+            0,
+            MAGIC,
+            0,
+            codec,
+            count - 1,
+            now_ms,
+            now_ms,
+            NO_PRODUCER,
+            NO_EPOCH,
+            NO_SEQUENCE,
+            count,
         )
-    )  # fmt: skip
+    )
     batch += payload
     batch[CRC_AT:CRC_FROM] = crc32c(memoryview(batch)[CRC_FROM:]).to_bytes(4, "big")
     return batch

@@ -51,11 +51,7 @@ def run(bench: Bench) -> Report:
     measured = Measured()
     seconds = 2 * bench.subject_seconds
     cases = [(durability, rate) for durability in DURABILITIES for rate in RATES]
-    with (
-        bench.node() as node,
-        Peer("echo") as echo,
-        Steps(NAME, len(cases) * bench.rounds) as steps,
-    ):
+    with bench.node() as node, Peer("echo") as echo, Steps(NAME, len(cases) * bench.rounds) as steps:
         for _ in range(bench.rounds):
             for durability, rate in cases:
                 steps.begin(f"{rate:,} records/s, {durability}")
@@ -94,12 +90,14 @@ def _results(cases: list[tuple[str, int]], measured: Measured) -> list[Result]:
                 of_whom = what if what != "sent" else "sent (the generator's own delay)"
                 rows.append(
                     result(
-                        NAME, f"{rate:,}/s, {durability}: {of_whom} {title}",
-                        measured.of((what, *key)), "ms",
+                        NAME,
+                        f"{rate:,}/s, {durability}: {of_whom} {title}",
+                        measured.of((what, *key)),
+                        "ms",
                         limits=measured.of(("limit", *key)) if what != "sent" else (),
                         limit_name=f"{limit_name}, {title}",
                     )
-                )  # fmt: skip
+                )
     return rows
 
 
@@ -116,9 +114,7 @@ def _measure(node: NodeProcess, durability: str, rate: int, seconds: float) -> T
 class OpenLoad:
     """One loop: sends what is due, notes what is acknowledged and what arrives."""
 
-    def __init__(
-        self, port: int, topic: str, rate: int, seconds: float, *, first: Offset = 0
-    ) -> None:
+    def __init__(self, port: int, topic: str, rate: int, seconds: float, *, first: Offset = 0) -> None:
         """`first` is where the log ends before."""
         self._topic = topic
         self._first = first
@@ -149,9 +145,7 @@ class OpenLoad:
 
     def _delays(self, times: list[float], started: float) -> dict[str, float]:
         due = (started + at * self._interval_seconds for at in range(self._uncounted, self._count))
-        return percentiles(
-            [time - when for time, when in zip(times[self._uncounted :], due, strict=True)]
-        )
+        return percentiles([time - when for time, when in zip(times[self._uncounted :], due, strict=True)])
 
     def _run(self) -> float:
         """Send and receive everything; when the first record was due."""
@@ -204,11 +198,8 @@ class OpenLoad:
     def _fetch(self) -> None:
         at = self._first + len(self._consumed)
         self._consumer.send(
-            fetch_frame(
-                at, self._topic, {0: at},
-                wait_ms=500, bytes_max=1 << 20, partition_bytes_max=1 << 20,
-            )
-        )  # fmt: skip
+            fetch_frame(at, self._topic, {0: at}, wait_ms=500, bytes_max=1 << 20, partition_bytes_max=1 << 20)
+        )
 
 
 class Stream:

@@ -81,9 +81,8 @@ def loopback_copy(sink: Peer, seconds: float) -> tuple[Moved, Moved]:
 def echoes_per_second(echo: Peer, *, connections: int, depth: int, seconds: float) -> float:
     """100 bytes there and back through uvloop, `depth` of them unanswered on each connection."""
     return pump(
-        echo.port, ECHO,
-        answer_bytes=len(ECHO), connections=connections, depth=depth, seconds=seconds,
-    ).per_second  # fmt: skip
+        echo.port, ECHO, answer_bytes=len(ECHO), connections=connections, depth=depth, seconds=seconds
+    ).per_second
 
 
 def echo_latency_ms(echo: Peer, seconds: float) -> dict[str, float]:
@@ -226,9 +225,7 @@ class _NewFile:
         self._path.unlink()
 
 
-def _moved(
-    once: Callable[[], int], seconds: float, *, finish: Callable[[], None] | None = None
-) -> Moved:
+def _moved(once: Callable[[], int], seconds: float, *, finish: Callable[[], None] | None = None) -> Moved:
     size = 0
     cpu, started = process_time(), perf_counter()
     while perf_counter() - started < seconds and size < WRITTEN_BYTES_MAX:
@@ -272,9 +269,7 @@ def run(bench: Bench) -> Report:
             for connections, depth in shapes:
                 for name, peer in (("echo", echo), ("answer", answer)):
                     steps.begin(f"{name}, {connections} x {depth}")
-                    rate = echoes_per_second(
-                        peer, connections=connections, depth=depth, seconds=seconds
-                    )
+                    rate = echoes_per_second(peer, connections=connections, depth=depth, seconds=seconds)
                     measured.add((name, connections, depth), rate)
             steps.begin("write and sync every 1 MB")
             bench.settle()

@@ -49,9 +49,12 @@ def run(bench: Bench) -> Report:
             for count in counts:
                 steps.begin(f"the disk, as many files as {_name(count)}")
                 limit = write_spread(
-                    bench.directory, bench.limit_seconds,
-                    files=count, chunk_bytes=BATCH_BYTES, chunks_per_sync=IN_FLIGHT,
-                )  # fmt: skip
+                    bench.directory,
+                    bench.limit_seconds,
+                    files=count,
+                    chunk_bytes=BATCH_BYTES,
+                    chunks_per_sync=IN_FLIGHT,
+                )
                 bench.settle()
                 measured.add(("limit", count), limit.megabytes_per_second)
                 steps.begin(f"a node, {_name(count)}")
@@ -74,9 +77,12 @@ def _measure(bench: Bench, node: NodeProcess, count: int, measured: Measured) ->
 
     def load(per_request: int) -> Load:
         return Load(
-            topic=TOPIC, record_bytes=RECORD_BYTES, batch_bytes=BATCH_BYTES,
-            pipeline=IN_FLIGHT // per_request, partitions_per_request=per_request,
-        )  # fmt: skip
+            topic=TOPIC,
+            record_bytes=RECORD_BYTES,
+            batch_bytes=BATCH_BYTES,
+            pipeline=IN_FLIGHT // per_request,
+            partitions_per_request=per_request,
+        )
 
     async def produce(client: KafkaClient, load: Load) -> Throughput:
         return await LoadGenerator(client, load).produce(bench.subject_seconds)
@@ -103,12 +109,16 @@ def _measure(bench: Bench, node: NodeProcess, count: int, measured: Measured) ->
 def _results(counts: tuple[int, ...], measured: Measured) -> list[Result]:
     rows = [
         result(
-            NAME, f"{_name(count)}, {kind}", measured.of((kind, count)), "MB/s",
-            limits=measured.of(("limit", count)), limit_name="the same writes and syncs",
+            NAME,
+            f"{_name(count)}, {kind}",
+            measured.of((kind, count)),
+            "MB/s",
+            limits=measured.of(("limit", count)),
+            limit_name="the same writes and syncs",
         )
         for kind in (ALONE, GATHERED)
         for count in counts
-    ]  # fmt: skip
+    ]
     rows += [
         result(
             NAME,
@@ -130,8 +140,7 @@ def _results(counts: tuple[int, ...], measured: Measured) -> list[Result]:
         ("peak memory under load", "peak", "MB"),
     ):
         rows += [
-            result(NAME, f"{_name(count)}: {title}", measured.of((name, count)), unit)
-            for count in counts
+            result(NAME, f"{_name(count)}: {title}", measured.of((name, count)), unit) for count in counts
         ]
     rows += [
         result(NAME, f"{_name(count)}, {kind}", measured.of((kind, "cpu", count)), "CPU us/batch")

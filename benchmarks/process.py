@@ -72,8 +72,9 @@ class Peer:
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.peer", self._kind],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line.strip().isdigit():
@@ -83,10 +84,7 @@ class Peer:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
 

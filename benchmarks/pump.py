@@ -48,9 +48,7 @@ class Rate:
 def metadata_request(topic: str) -> bytes:
     body = CLIENT + uvarint(2) + NO_TOPIC_ID + uvarint(len(topic) + 1) + topic.encode() + NO_TAGS
     body += b"\x00\x00" + NO_TAGS
-    return (
-        FRAME_HEAD.pack(FRAME_HEAD.size - 4 + len(body), Api.METADATA, METADATA_VERSION, 1) + body
-    )
+    return FRAME_HEAD.pack(FRAME_HEAD.size - 4 + len(body), Api.METADATA, METADATA_VERSION, 1) + body
 
 
 def produce_request(topic: str, partition: int, *, record_bytes: int, now_ms: int) -> bytes:
@@ -138,9 +136,7 @@ def pump(
         loop = asyncio.get_running_loop()
         pumps = []
         for _ in range(connections):
-            _, one = await loop.create_connection(
-                lambda: _Pump(request, answer_bytes), "127.0.0.1", port
-            )
+            _, one = await loop.create_connection(lambda: _Pump(request, answer_bytes), "127.0.0.1", port)
             pumps.append(one)
         started = perf_counter()
         try:

@@ -58,9 +58,7 @@ def measure_copies(bench: Bench, measured: Measured, steps: Steps) -> None:
     try:
         with bench.node(SETTINGS) as node:
             empty = directory / "empty"
-            ask_node(
-                node, lambda client: client.create_topic(BUCKET, partitions=1, configs=COMPACTED)
-            )
+            ask_node(node, lambda client: client.create_topic(BUCKET, partitions=1, configs=COMPACTED))
             with _replica(node, empty, "binary") as replica:
                 replica.wait(SECONDS_MAX)
             ask_node(node, lambda client: _fill(client, count))
@@ -164,9 +162,7 @@ def _backup(source: Path, target: Path) -> float:
 # Reads.
 
 
-def _measure_reads(
-    replica: EmbeddedReplica, file: Path, case: str, count: int, measured: Measured
-) -> None:
+def _measure_reads(replica: EmbeddedReplica, file: Path, case: str, count: int, measured: Measured) -> None:
     """Each case by the copy and by a SELECT, with the same keys."""
     chosen = random.Random(case)
     keys_count = count if case == READ_CASES[0] else OFTEN
@@ -198,23 +194,35 @@ def _timed(get: Callable[[str], Any], keys: Sequence[str]) -> dict[str, float]:
 def copy_results(measured: Measured) -> list[Result]:
     rows = [
         result(
-            NAME, "full sync, a bucket", measured.of("full"), "entries/s",
-            limits=measured.of("backup"), limit_name="SQLite's backup of the same file",
+            NAME,
+            "full sync, a bucket",
+            measured.of("full"),
+            "entries/s",
+            limits=measured.of("backup"),
+            limit_name="SQLite's backup of the same file",
         ),
         *(
             result(
-                NAME, f"replay, a bucket, {how}", measured.of(("replay", how)), "entries/s",
-                limits=measured.of("upserts"), limit_name=f"SQLite, {TOGETHER} per transaction",
+                NAME,
+                f"replay, a bucket, {how}",
+                measured.of(("replay", how)),
+                "entries/s",
+                limits=measured.of("upserts"),
+                limit_name=f"SQLite, {TOGETHER} per transaction",
             )
             for how in FORMATS
         ),
-    ]  # fmt: skip
+    ]
     rows += [
         result(
-            NAME, f"a copy reads {case}: {figure}", measured.of(("copy", case, figure)), "us",
-            limits=measured.of(("plain", case, figure)), limit_name=f"SQLite SELECT, {figure}",
+            NAME,
+            f"a copy reads {case}: {figure}",
+            measured.of(("copy", case, figure)),
+            "us",
+            limits=measured.of(("plain", case, figure)),
+            limit_name=f"SQLite SELECT, {figure}",
         )
         for case in READ_CASES
         for figure in FIGURES
-    ]  # fmt: skip
+    ]
     return rows

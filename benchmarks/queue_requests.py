@@ -81,9 +81,7 @@ class OurQueues:
     def __init__(self, nodes: Nodes) -> None:
         self._ports = nodes.http_ports
         self._ids = [self._call("POST", "/create_queue", {})["queue_id"] for _ in range(QUEUES)]
-        self._read_ids = [
-            self._call("POST", "/create_queue", {})["queue_id"] for _ in range(QUEUES)
-        ]
+        self._read_ids = [self._call("POST", "/create_queue", {})["queue_id"] for _ in range(QUEUES)]
         self._taken = [f"taken-{number}" for number in range(QUEUES)]
         self._added = [f"added-{number}" for number in range(QUEUES)]
         for name in (*self._taken, *self._added):
@@ -139,9 +137,12 @@ class OurQueues:
             return Turn(port=port, ask=ask, count=1, stock=Stock(self._to_read))
         name, size = self._taken[queue], COUNTS[kind]
         return Turn(
-            port=port, ask=http_request("POST", f"/v1/queues/{name}/receive", _json({"max": size})),
-            count=size, stock=self._stocks[queue], settle=acknowledging(name, size),
-        )  # fmt: skip
+            port=port,
+            ask=http_request("POST", f"/v1/queues/{name}/receive", _json({"max": size})),
+            count=size,
+            stock=self._stocks[queue],
+            settle=acknowledging(name, size),
+        )
 
     def check(self) -> None:
         depth = sum(self._call("GET", f"/v1/queues/{name}")["depth"] for name in self._added)
@@ -208,19 +209,24 @@ class RedisStreams:
             group, stream = b"c-%d" % next(self._clients), self._read[queue]
             self._once(redis_request(b"XGROUP", b"CREATE", stream, group, b"0"))
             ask = redis_request(
-                b"XREADGROUP", b"GROUP", group, b"one", b"COUNT", b"1", b"NOACK",
-                b"STREAMS", stream, b">",
-            )  # fmt: skip
+                b"XREADGROUP", b"GROUP", group, b"one", b"COUNT", b"1", b"NOACK", b"STREAMS", stream, b">"
+            )
             return Turn(port=self._port, ask=ask, count=1, stock=Stock(self._to_read))
         stream = self._taken[queue]
         ask = redis_request(
-            b"XREADGROUP", b"GROUP", GROUP, b"worker-%d" % at, b"COUNT", b"%d" % size,
-            b"STREAMS", stream, b">",
-        )  # fmt: skip
+            b"XREADGROUP",
+            b"GROUP",
+            GROUP,
+            b"worker-%d" % at,
+            b"COUNT",
+            b"%d" % size,
+            b"STREAMS",
+            stream,
+            b">",
+        )
         return Turn(
-            port=self._port, ask=ask, count=size, stock=self._stocks[queue],
-            settle=acking(stream, GROUP),
-        )  # fmt: skip
+            port=self._port, ask=ask, count=size, stock=self._stocks[queue], settle=acking(stream, GROUP)
+        )
 
     def check(self) -> None:
         """Every answer was looked at as it came."""

@@ -63,9 +63,7 @@ def run(bench: Bench) -> Report:
                 _measure(bench, nodes, subjects, measured, steps)
         measure_depths(bench, measured, steps)
         measure_copies(bench, measured, steps)
-    rows = [
-        *_results(measured, peers), *depth_results(bench, measured), *copy_results(measured),
-    ]  # fmt: skip
+    rows = [*_results(measured, peers), *depth_results(bench, measured), *copy_results(measured)]
     title = "messages through queues; copies of a bucket; every answer is synced"
     return Report(title=title, results=rows, notes=notes)
 
@@ -103,10 +101,11 @@ def _one_node(bench: Bench) -> Iterator[Nodes]:
 def _three_nodes(bench: Bench) -> Iterator[Nodes]:
     with cluster_of_three(bench) as cluster:
         yield Nodes(
-            name=SUBJECTS[1], bootstrap=cluster.bootstrap,
+            name=SUBJECTS[1],
+            bootstrap=cluster.bootstrap,
             http_ports=[cluster.http_port(node) for node in cluster.node_ids],
             pids=[cluster.pid(node) for node in cluster.node_ids],
-        )  # fmt: skip
+        )
 
 
 @contextmanager
@@ -127,11 +126,7 @@ def _beside(bench: Bench, peers: Sequence[Peer], nodes: int) -> Iterator[dict[st
 
 
 def _measure(
-    bench: Bench,
-    nodes: Nodes,
-    beside: Mapping[str, Subject],
-    measured: Measured,
-    steps: Steps,
+    bench: Bench, nodes: Nodes, beside: Mapping[str, Subject], measured: Measured, steps: Steps
 ) -> None:
     asked: Mapping[str, Subject] = {**beside, OURS: OurQueues(nodes)}
     stock = 2000 if bench.quick else 20_000
@@ -167,18 +162,22 @@ def _results(measured: Measured, peers: Sequence[Peer]) -> list[Result]:
                         limit = "" if peer is None else peer.limit(kind)
                         rows.append(
                             result(
-                                NAME, case if is_rate else f"{case}: {figure}",
-                                measured.of((*key, OURS, figure)), unit,
+                                NAME,
+                                case if is_rate else f"{case}: {figure}",
+                                measured.of((*key, OURS, figure)),
+                                unit,
                                 limits=measured.of((*key, peer.key if peer else "", figure)),
                                 limit_name=limit if is_rate else f"{limit}, {figure}",
                             )
-                        )  # fmt: skip
+                        )
     rows += [
         result(
-            NAME, f"{subject}, all nodes, {kind}, {CONNECTIONS[-1]}",
-            measured.of((subject, kind, CONNECTIONS[-1], OURS, "cpu")), "CPU us/message",
+            NAME,
+            f"{subject}, all nodes, {kind}, {CONNECTIONS[-1]}",
+            measured.of((subject, kind, CONNECTIONS[-1], OURS, "cpu")),
+            "CPU us/message",
         )
         for subject in SUBJECTS
         for kind in COUNTS
-    ]  # fmt: skip
+    ]
     return rows

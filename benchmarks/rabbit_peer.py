@@ -68,16 +68,11 @@ class Rabbit:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
 
-    def _environment(
-        self, name: str, port: int, peers_port: int, mapper_port: int
-    ) -> dict[str, str]:
+    def _environment(self, name: str, port: int, peers_port: int, mapper_port: int) -> dict[str, str]:
         home = self._directory / name
         home.mkdir()
         joined = self._names[: self._names.index(name) + 1]
@@ -117,10 +112,14 @@ class Rabbit:
     def _start(self, command: list[str], environment: Mapping[str, str]) -> None:
         self._started.append(
             subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, start_new_session=True,
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
-        )  # fmt: skip
+        )
 
     def _wait_ready(self, port: int) -> None:
         give_up_at = monotonic() + START_SECONDS_MAX

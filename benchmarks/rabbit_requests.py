@@ -80,12 +80,7 @@ class RabbitQueues:
                 have.left += times * FILL_MANY
 
     def _publish(
-        self,
-        queues: Sequence[str],
-        count: int,
-        connections: int,
-        seconds: float,
-        wanted: Stock | None = None,
+        self, queues: Sequence[str], count: int, connections: int, seconds: float, wanted: Stock | None = None
     ) -> Timed:
         requests = [publish(queue, VALUE.encode()) * count for queue in queues]
         talks = []

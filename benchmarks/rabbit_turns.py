@@ -130,9 +130,7 @@ class Talk(asyncio.Protocol):
 class Publishing(Talk):
     """So many messages at once, confirmed before the next: to each queue in turn."""
 
-    def __init__(
-        self, requests: Sequence[bytes], count: int, at: int, wanted: Stock | None = None
-    ) -> None:
+    def __init__(self, requests: Sequence[bytes], count: int, at: int, wanted: Stock | None = None) -> None:
         """`wanted`: how many messages in all; None for as many as there is time for."""
         super().__init__()
         self._wanted = wanted

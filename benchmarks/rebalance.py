@@ -73,19 +73,27 @@ def _results(sizes: Sequence[int], measured: Measured) -> list[Result]:
     limit_name = f"{ANSWERS} heartbeats of each"
     rows = [
         result(
-            NAME, f"{size} members: {kind}", measured.of((kind, size)), "ms",
-            limits=measured.of(("limit", size)), limit_name=limit_name,
+            NAME,
+            f"{size} members: {kind}",
+            measured.of((kind, size)),
+            "ms",
+            limits=measured.of(("limit", size)),
+            limit_name=limit_name,
         )
         for size in sizes
         for kind in KINDS
-    ]  # fmt: skip
+    ]
     rows += [
         result(
-            NAME, f"node, {size} members: one joins or leaves", measured.of(("cpu", size)),
-            "CPU ms", limits=measured.of(("limit cpu", size)), limit_name=limit_name,
+            NAME,
+            f"node, {size} members: one joins or leaves",
+            measured.of(("cpu", size)),
+            "CPU ms",
+            limits=measured.of(("limit cpu", size)),
+            limit_name=limit_name,
         )
         for size in sizes
-    ]  # fmt: skip
+    ]
     return rows
 
 
@@ -232,9 +240,13 @@ class Member:
             joined = await self._join()
             assignments = self._assign(joined) if joined.leader == self._id else []
             synced = await self._ask(
-                Api.SYNC_GROUP, generation_id=joined.generation_id, member_id=self._id,
-                protocol_type="consumer", protocol_name=PROTOCOL, assignments=assignments,
-            )  # fmt: skip
+                Api.SYNC_GROUP,
+                generation_id=joined.generation_id,
+                member_id=self._id,
+                protocol_type="consumer",
+                protocol_name=PROTOCOL,
+                assignments=assignments,
+            )
             if synced.error_code != RebalanceInProgress.code:
                 check(synced.error_code, "sync")
                 self.generation, self.share = joined.generation_id, synced.assignment
@@ -249,10 +261,13 @@ class Member:
 
     async def _send_join(self) -> Any:
         return await self._ask(
-            Api.JOIN_GROUP, session_timeout=SESSION_MS, rebalance_timeout=REBALANCE_MS,
-            member_id=self._id, protocol_type="consumer",
+            Api.JOIN_GROUP,
+            session_timeout=SESSION_MS,
+            rebalance_timeout=REBALANCE_MS,
+            member_id=self._id,
+            protocol_type="consumer",
             protocols=[{"name": PROTOCOL, "metadata": _subscription(self._topic)}],
-        )  # fmt: skip
+        )
 
     def _assign(self, joined: Any) -> list[dict[str, Any]]:
         return [
@@ -266,9 +281,13 @@ class Member:
 
     async def _ask(self, api: Api, **fields: Any) -> Any:
         return await self.connection.call(
-            api, timeout_seconds=WAIT_SECONDS_MAX, group_id=self._group, group_instance_id=None,
-            reason=None, **fields,
-        )  # fmt: skip
+            api,
+            timeout_seconds=WAIT_SECONDS_MAX,
+            group_id=self._group,
+            group_instance_id=None,
+            reason=None,
+            **fields,
+        )
 
 
 # subscription := version: int16 = 1, topics: [string], user_data: bytes? = null, owned: [] = []

@@ -163,13 +163,21 @@ def _results(chosen: list[Case], measured: Measured) -> list[Result]:
         sizes = measured.of(("size", case))
         rows += [
             result(
-                NAME, f"after a clean stop: {case}", clean, "s",
-                limits=measured.of(("empty", case)), limit_name="an empty node",
+                NAME,
+                f"after a clean stop: {case}",
+                clean,
+                "s",
+                limits=measured.of(("empty", case)),
+                limit_name="an empty node",
             ),
             result(NAME, f"after SIGKILL: {case}", killed, "s"),
             result(
-                NAME, f"the scan alone, of {sizes[0]:,.0f} MB in {case.batches}", scans, "s",
-                limits=measured.of(("read", case)), limit_name="read + CRC32C",
+                NAME,
+                f"the scan alone, of {sizes[0]:,.0f} MB in {case.batches}",
+                scans,
+                "s",
+                limits=measured.of(("read", case)),
+                limit_name="read + CRC32C",
             ),
-        ]  # fmt: skip
+        ]
     return rows

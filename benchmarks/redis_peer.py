@@ -39,12 +39,26 @@ class Redis:
         (self.port,) = free_ports(1)  # its port 0 means none
         self._process = subprocess.Popen(
             [
-                self._program, "--port", str(self.port), "--bind", "127.0.0.1",
-                "--dir", str(self._directory), "--save", "", "--appendonly", "yes",
-                "--appendfsync", self._fsync, "--daemonize", "no",
+                self._program,
+                "--port",
+                str(self.port),
+                "--bind",
+                "127.0.0.1",
+                "--dir",
+                str(self._directory),
+                "--save",
+                "",
+                "--appendonly",
+                "yes",
+                "--appendfsync",
+                self._fsync,
+                "--daemonize",
+                "no",
             ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             self._wait_ready(self._process)
         except BaseException:
@@ -53,10 +67,7 @@ class Redis:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
 

@@ -80,11 +80,7 @@ def run(bench: Bench) -> Report:
         measured.add(("connections", "few"), cluster.peer_connections())
         cluster.create("many", partitions=MANY_PARTITIONS)
         measured.add(("connections", "many"), cluster.peer_connections())
-    rows = [
-        *_throughput_results(measured, client),
-        *_lag_results(measured),
-        *_connection_results(measured),
-    ]
+    rows = [*_throughput_results(measured, client), *_lag_results(measured), *_connection_results(measured)]
     notes.append("sent is the generator's own delay: where it is large, the machine was busy")
     notes.append("the limit of a lag with fsync is 2 x p95 of a plain append of that size + 5 ms")
     return Report(title="three nodes, three replicas, acks=all", results=rows, notes=notes)
@@ -146,12 +142,7 @@ def _raw(bench: Bench, cluster: Cluster, case: Case, measured: Measured, steps: 
 
 
 def _client(
-    bench: Bench,
-    cluster: Cluster,
-    client: Client,
-    case: Case,
-    measured: Measured,
-    steps: Steps,
+    bench: Bench, cluster: Cluster, client: Client, case: Case, measured: Measured, steps: Steps
 ) -> None:
     count = int(CLIENT_RECORDS[RECORD_BYTES] * bench.subject_seconds)
     cluster.create("client", replication=case.replication, configs=case.configs)
@@ -242,10 +233,7 @@ class _OpenBatches:
     def _delays(self, times: list[float], started: float) -> dict[str, float]:
         assert len(times) == self._count, "every batch came through"
         return percentiles(
-            [
-                times[at] - started - at * self._interval_seconds
-                for at in range(self._uncounted, self._count)
-            ]
+            [times[at] - started - at * self._interval_seconds for at in range(self._uncounted, self._count)]
         )
 
     def _written(self) -> list[float]:
@@ -253,9 +241,7 @@ class _OpenBatches:
         slowest = []
         for at in range(self._count):
             needed = (at + 2) * len(self._batch)
-            slowest.append(
-                max(seen[bisect_right(sizes, needed - 1)] for sizes, seen in self._sizes)
-            )
+            slowest.append(max(seen[bisect_right(sizes, needed - 1)] for sizes, seen in self._sizes))
         return slowest
 
     def _run(self) -> float:
@@ -328,9 +314,8 @@ class _OpenBatches:
         assert self._consumer is not None
         at = (1 + len(self._readable)) * LAG_BATCH_RECORDS
         frame = fetch_frame(
-            at, self._topic, {0: at},
-            wait_ms=500, bytes_max=1 << 20, partition_bytes_max=1 << 20,
-        )  # fmt: skip
+            at, self._topic, {0: at}, wait_ms=500, bytes_max=1 << 20, partition_bytes_max=1 << 20
+        )
         self._consumer.send(_from_a_follower(frame))
 
 
@@ -353,10 +338,14 @@ def _throughput_results(measured: Measured, client: Client | None) -> list[Resul
             alone, three = (Case(durability, count) for count in REPLICATIONS)
             rows.append(
                 result(
-                    NAME, f"{title}, {durability}", measured.of((*name.split("+"), three)), unit,
-                    limits=measured.of((*name.split("+"), alone)), limit_name="one replica",
+                    NAME,
+                    f"{title}, {durability}",
+                    measured.of((*name.split("+"), three)),
+                    unit,
+                    limits=measured.of((*name.split("+"), alone)),
+                    limit_name="one replica",
                 )
-            )  # fmt: skip
+            )
 
     add("produce, 1 MB batches of 100 B", "produce", "MB/s")
     add("consume the same", "consume", "MB/s")
@@ -386,11 +375,15 @@ def _lag_results(measured: Measured) -> list[Result]:
                     target = f"< {LAG_MS_MAX:.0f} ms" if has_target else ""
                 rows.append(
                     result(
-                        NAME, f"{LAG_RATE:,} records/s, {durability}: {what} {name}",
-                        measured.of((what, name, three)), "ms",
-                        limits=limits, limit_name=limit_name, target=target,
+                        NAME,
+                        f"{LAG_RATE:,} records/s, {durability}: {what} {name}",
+                        measured.of((what, name, three)),
+                        "ms",
+                        limits=limits,
+                        limit_name=limit_name,
+                        target=target,
                     )
-                )  # fmt: skip
+                )
     return rows
 
 
@@ -398,8 +391,13 @@ def _connection_results(measured: Measured) -> list[Result]:
     pairs = [NODES * (NODES - 1) / 2]
     return [
         result(
-            NAME, f"peer connections, {title}", measured.of(("connections", name)), "connections",
-            limits=pairs, limit_name="pairs of nodes", target="<= 1.0x",
+            NAME,
+            f"peer connections, {title}",
+            measured.of(("connections", name)),
+            "connections",
+            limits=pairs,
+            limit_name="pairs of nodes",
+            target="<= 1.0x",
         )
         for name, title in (("few", "no partition"), ("many", f"{MANY_PARTITIONS} partitions x 3"))
-    ]  # fmt: skip
+    ]

@@ -114,8 +114,7 @@ def print_json(results: Iterable[Result]) -> None:
 def _rounded(fields: dict) -> dict:
     """Six digits are more than any of this is worth."""
     return {
-        name: float(f"{value:.6g}") if isinstance(value, float) else value
-        for name, value in fields.items()
+        name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in fields.items()
     }
 
 

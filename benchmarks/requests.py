@@ -13,14 +13,7 @@ from typing import Final
 from benchmarks.bench import Bench, Steps, ask_node
 from benchmarks.limits import echoes_per_second, sync_latency_ms
 from benchmarks.process import Peer, cpu_seconds
-from benchmarks.pump import (
-    Rate,
-    answer_bytes_of,
-    ask,
-    metadata_request,
-    produce_request,
-    pump,
-)
+from benchmarks.pump import Rate, answer_bytes_of, ask, metadata_request, produce_request, pump
 from benchmarks.report import Measured, Report, Result, result
 from tests.support.node import NodeProcess
 from tidelog.client.frames import fetch_frame, read_fetched
@@ -76,11 +69,7 @@ CASES: Final = [
 
 def run(bench: Bench) -> Report:
     measured = Measured()
-    with (
-        bench.node() as node,
-        Peer("answer") as echo,
-        Steps(NAME, len(CASES) * bench.rounds) as steps,
-    ):
+    with bench.node() as node, Peer("answer") as echo, Steps(NAME, len(CASES) * bench.rounds) as steps:
         requests = ask_node(node, lambda client: _prepare(client, node.port))
         answers = {kind: answer_bytes_of(node.port, request) for kind, request in requests.items()}
         produced = 1  # to learn the size of the answer
@@ -134,13 +123,15 @@ def _echoes(bench: Bench, echo: Peer, shape: Shape) -> float:
     )
 
 
-def _requests(
-    bench: Bench, node: NodeProcess, case: Case, request: bytes, answer_bytes: int
-) -> Rate:
+def _requests(bench: Bench, node: NodeProcess, case: Case, request: bytes, answer_bytes: int) -> Rate:
     return pump(
-        node.port, request, answer_bytes=answer_bytes, connections=case.shape.connections,
-        depth=case.shape.depth, seconds=bench.subject_seconds / 2,
-    )  # fmt: skip
+        node.port,
+        request,
+        answer_bytes=answer_bytes,
+        connections=case.shape.connections,
+        depth=case.shape.depth,
+        seconds=bench.subject_seconds / 2,
+    )
 
 
 def _results(measured: Measured) -> list[Result]:
@@ -152,13 +143,7 @@ def _results(measured: Measured) -> list[Result]:
             if sum(by_sync) < sum(limits):
                 limits, limit_name = by_sync, f"{case.shape.in_flight:,} per fdatasync"
         rows.append(
-            result(
-                NAME, str(case), measured.of(case), "requests/s",
-                limits=limits, limit_name=limit_name,
-            )
-        )  # fmt: skip
-    rows += [
-        result(NAME, f"node, {case}", measured.of(("cpu", case)), "CPU us/request")
-        for case in CASES
-    ]
+            result(NAME, str(case), measured.of(case), "requests/s", limits=limits, limit_name=limit_name)
+        )
+    rows += [result(NAME, f"node, {case}", measured.of(("cpu", case)), "CPU us/request") for case in CASES]
     return rows

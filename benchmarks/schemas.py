@@ -47,11 +47,7 @@ JSON: Final = {
     },
     "required": ["id", "price", "n", "at"],
 }
-SCHEMAS: Final = {
-    "avro": json.dumps(AVRO),
-    "protobuf": PROTOBUF,
-    "json-schema": json.dumps(JSON),
-}
+SCHEMAS: Final = {"avro": json.dumps(AVRO), "protobuf": PROTOBUF, "json-schema": json.dumps(JSON)}
 
 
 def main() -> None:
@@ -61,9 +57,7 @@ def main() -> None:
         return
     print(f"{'rows/s of one core':<20}" + "".join(f"{what:>24}" for what in found["avro"]))
     for name, rates in found.items():
-        shown = (
-            f"{rate:>14,.0f} ({rate / found['avro'][what]:.2f}x)" for what, rate in rates.items()
-        )
+        shown = (f"{rate:>14,.0f} ({rate / found['avro'][what]:.2f}x)" for what, rate in rates.items())
         print(f"{name:<20}" + "".join(f"{one:>24}" for one in shown))
 
 

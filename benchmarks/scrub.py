@@ -33,9 +33,11 @@ def run(bench: Bench) -> Report:
     measured = Measured()
     size = (100 if bench.quick else 400) * MIB
     settings = {
-        "http": "127.0.0.1:0", "scrub.interval.ms": 1, "scrub.bytes.per.second": 0,
+        "http": "127.0.0.1:0",
+        "scrub.interval.ms": 1,
+        "scrub.bytes.per.second": 0,
         "log.segment.bytes": 16 * MIB,
-    }  # fmt: skip
+    }
     with bench.node(settings) as node, Steps(NAME, 1 + bench.rounds * len(RATES)) as steps:
         steps.begin("writing what is scrubbed")
         ask_node(node, lambda client: _fill(client, size))
@@ -55,15 +57,18 @@ def run(bench: Bench) -> Report:
 def _results(measured: Measured) -> list[Result]:
     rows = [
         result(
-            NAME, f"scrubber {name}", measured.of((unit, name)), unit,
-            limits=measured.of((unit, OFF)) if name != OFF else (), limit_name="scrubber off",
+            NAME,
+            f"scrubber {name}",
+            measured.of((unit, name)),
+            unit,
+            limits=measured.of((unit, OFF)) if name != OFF else (),
+            limit_name="scrubber off",
         )
         for unit in UNITS
         for name in RATES
-    ]  # fmt: skip
+    ]
     return rows + [
-        result(NAME, f"read again, {name}", measured.of(("scrubbed", name)), "MB/s")
-        for name in RATES
+        result(NAME, f"read again, {name}", measured.of(("scrubbed", name)), "MB/s") for name in RATES
     ]
 
 

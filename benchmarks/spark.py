@@ -85,9 +85,7 @@ def run(bench: Bench) -> Report:
             steps.begin("memory")
             memory = [
                 result(NAME, f"memory to {what}, {whose}", [mebibytes], "MiB")
-                for (what, whose), mebibytes in work.memory(
-                    MEMORY_ROWS_QUICK if bench.quick else MEMORY_ROWS
-                )
+                for (what, whose), mebibytes in work.memory(MEMORY_ROWS_QUICK if bench.quick else MEMORY_ROWS)
             ]
             steps.begin("commits to a table")
             warehouse = bench.fresh("warehouse")
@@ -109,9 +107,7 @@ def _load(at_start: float) -> str:
 
 
 @contextmanager
-def _session(
-    bench: Bench, notes: list[str], trace: Path
-) -> "Iterator[tuple[SparkSession, tuple[str, ...]]]":
+def _session(bench: Bench, notes: list[str], trace: Path) -> "Iterator[tuple[SparkSession, tuple[str, ...]]]":
     """A Spark of one core, and the sources that it knows."""
     sources: tuple[str, ...] = (OURS,)
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "1"}
@@ -148,9 +144,8 @@ class _Work:
     """What is timed. Every call of a case does all rows once, and says how long it took."""
 
     def __init__(
-        self, bench: Bench, spark: "SparkSession", bootstrap: str, sources: tuple[str, ...],
-        rows: int,
-    ) -> None:  # fmt: skip
+        self, bench: Bench, spark: "SparkSession", bootstrap: str, sources: tuple[str, ...], rows: int
+    ) -> None:
         self._bench = bench
         self._spark = spark
         self._sources = sources
@@ -193,9 +188,7 @@ class _Work:
 
     def _put_few(self, topic: str) -> None:
         now_ms = time.time_ns() // 1_000_000
-        records = [
-            Record(key=b"%d" % n, value=b"%d" % n, timestamp_ms=now_ms) for n in range(FEW_ROWS)
-        ]
+        records = [Record(key=b"%d" % n, value=b"%d" % n, timestamp_ms=now_ms) for n in range(FEW_ROWS)]
         self._ask(lambda client: client.produce(topic, 0, encode_batch(records)))
 
     def memory(self, count: int) -> Iterator[tuple[tuple[str, str], float]]:
@@ -208,9 +201,7 @@ class _Work:
         ):
             with watched() as memory:
                 work()
-            yield from (
-                ((f"{what} {count:,} rows", whose), size) for whose, size in memory.most.items()
-            )
+            yield from (((f"{what} {count:,} rows", whose), size) for whose, size in memory.most.items())
         self._ask(lambda client: client.delete_topic(topic))
 
     def _made(self, count: int | None = None) -> "DataFrame":
@@ -222,10 +213,14 @@ class _Work:
 
     def _alone(self) -> float:
         rows = self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(
-            "cast('12345678' as binary) key", f"cast(repeat('x', {VALUE_BYTES}) as binary) value",
-            "'topic' topic", "cast(0 as int) partition", "id offset",
-            "timestamp_millis(id) timestamp", "cast(0 as int) timestampType",
-        )  # fmt: skip
+            "cast('12345678' as binary) key",
+            f"cast(repeat('x', {VALUE_BYTES}) as binary) value",
+            "'topic' topic",
+            "cast(0 as int) partition",
+            "id offset",
+            "timestamp_millis(id) timestamp",
+            "cast(0 as int) timestampType",
+        )
         return self._timed(rows)
 
     def _read(self, source: str, *, schema: str | None = None) -> "DataFrame":
@@ -261,9 +256,7 @@ class _Work:
         try:
             began = perf_counter()
             with open_catalog(str(warehouse), create=True) as catalog:
-                archiver = Archiver(
-                    self._spark, catalog, self._bootstrap, [self._source], Settings()
-                )
+                archiver = Archiver(self._spark, catalog, self._bootstrap, [self._source], Settings())
                 archiver.once()
             return perf_counter() - began
         finally:
@@ -292,9 +285,14 @@ def _results(measured: Measured, sources: tuple[str, ...]) -> list[Result]:
     def rate(case: str, limit: tuple[str, str] | None, target: str = "") -> Result:
         limits = measured.of(limit) if limit is not None and limit[1] in (*sources, ALONE) else []
         return result(
-            NAME, f"{case}, {OURS}", measured.of((case, OURS)), "rows/s", limits=limits,
-            limit_name=TITLES.get(limit[1], limit[1]) if limit is not None else "", target=target,
-        )  # fmt: skip
+            NAME,
+            f"{case}, {OURS}",
+            measured.of((case, OURS)),
+            "rows/s",
+            limits=limits,
+            limit_name=TITLES.get(limit[1], limit[1]) if limit is not None else "",
+            target=target,
+        )
 
     results = [
         rate("read", ("read", THEIRS)),

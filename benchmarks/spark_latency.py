@@ -90,9 +90,7 @@ class Latency:
         rows = reader.option("subscribe", topic).load().select("key", "value")
         writer = rows.writeStream.format(format_).options(**self._cluster, topic=target)
         query = (
-            writer.option("checkpointLocation", str(checkpoint))
-            .trigger(processingTime="0 seconds")
-            .start()
+            writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
         )
         try:
             query.processAllAvailable()

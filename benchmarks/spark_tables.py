@@ -28,9 +28,7 @@ COUNTED: Final = 50
 def commit_times(directory: Path, commits: int) -> list[float]:
     """Milliseconds of each commit."""
     location = f"file://{directory}"
-    catalog = Catalog(
-        {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": location}
-    )
+    catalog = Catalog({"type": "sql", "uri": f"sqlite:///{directory}/catalog.db", "warehouse": location})
     catalog.prepare(TABLE, StructType().add("id", LongType()).add("text", StringType()))
     writer = TableWriter(catalog, TABLE)
     took = []

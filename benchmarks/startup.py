@@ -61,24 +61,30 @@ def _results(measured: Measured) -> list[Result]:
         ):
             rows.append(
                 result(
-                    NAME, f"{name}: {title}", measured.of((what, kind)), "s",
-                    limits=measured.of("interpreter"), limit_name="python -c pass",
+                    NAME,
+                    f"{name}: {title}",
+                    measured.of((what, kind)),
+                    "s",
+                    limits=measured.of("interpreter"),
+                    limit_name="python -c pass",
                     target=target if kind == "empty" else "",
                 )
-            )  # fmt: skip
+            )
     for kind, name in names.items():
         rows.append(
             result(
-                NAME, f"{name}: idle memory", measured.of(("memory", kind)), "MB",
-                limits=measured.of("server"), limit_name="a plain uvloop server",
+                NAME,
+                f"{name}: idle memory",
+                measured.of(("memory", kind)),
+                "MB",
+                limits=measured.of("server"),
+                limit_name="a plain uvloop server",
                 target="<= 60 MB" if kind == "empty" else "",
             )
-        )  # fmt: skip
+        )
     per_partition = [
         (full - empty) * 1000 / PARTITIONS
-        for full, empty in zip(
-            measured.of(("memory", "full")), measured.of(("memory", "empty")), strict=True
-        )
+        for full, empty in zip(measured.of(("memory", "full")), measured.of(("memory", "empty")), strict=True)
     ]
     rows.append(result(NAME, "memory of one partition", per_partition, "KB"))
     return rows

@@ -64,9 +64,7 @@ def run(bench: Bench) -> Report:
             steps.begin(f"kill node {victim}, and bring it back")
             _storm(cluster, victim, partitions, topics, measured)
     notes = [] if PeerTraffic.can_be_seen() else ["network is left out: no ss (Debian: iproute2)"]
-    return Report(
-        title=f"{partitions:,} partitions x 3", results=_results(measured), notes=notes
-    )  # fmt: skip
+    return Report(title=f"{partitions:,} partitions x 3", results=_results(measured), notes=notes)
 
 
 # Measuring.
@@ -77,9 +75,7 @@ def _idle(bench: Bench, cluster: Cluster, name: str, measured: Measured) -> None
         sleep(IDLE_SECONDS_QUICK if bench.quick else IDLE_SECONDS)
 
 
-def _storm(
-    cluster: Cluster, victim: NodeId, partitions: int, topics: list[str], measured: Measured
-) -> None:
+def _storm(cluster: Cluster, victim: NodeId, partitions: int, topics: list[str], measured: Measured) -> None:
     survivor = next(node for node in cluster.node_ids if node != victim)
     began = perf_counter()
     cluster.act("kill", victim)
@@ -136,22 +132,23 @@ def _costs(cluster: Cluster, name: str, measured: Measured) -> Iterator[None]:
 
 def _results(measured: Measured) -> list[Result]:
     rows = [
-        result(
-            NAME, PHASES["kill"], measured.of(("seconds", "kill")), "s",
-        ),
+        result(NAME, PHASES["kill"], measured.of(("seconds", "kill")), "s"),
         result(NAME, "it starts again, until it is ready", measured.of("ready"), "s"),
         result(NAME, PHASES["return"], measured.of(("seconds", "return")), "s"),
         result(NAME, PHASES["home"], measured.of(("seconds", "home")), "s"),
-    ]  # fmt: skip
+    ]
     titles = {"empty": "idle, no topic", "full": "idle", **PHASES}
     for what, unit in (("cpu", CPU_UNIT), ("network", NETWORK_UNIT), ("peak", "MB peak RSS")):
         for name, title in titles.items():
             if values := measured.of((what, name)):
                 rows.append(
                     result(
-                        NAME, title, values, unit,
+                        NAME,
+                        title,
+                        values,
+                        unit,
                         limits=measured.of((what, "empty")) if name != "empty" else (),
                         limit_name="idle, no topic",
                     )
-                )  # fmt: skip
+                )
     return rows

@@ -61,11 +61,7 @@ def run(bench: Bench) -> Report:
     measured = Measured()
     synced = [case for case in CASES if case.syncs]
     steps_per_round = 3 * len(CASES) + 3 * len(clients) * len(synced)
-    with (
-        bench.node() as node,
-        Peer("sink") as sink,
-        Steps(NAME, steps_per_round * bench.rounds) as steps,
-    ):
+    with bench.node() as node, Peer("sink") as sink, Steps(NAME, steps_per_round * bench.rounds) as steps:
         for _ in range(bench.rounds):
             for case in CASES:
                 _limits(bench, case, sink, measured, steps)
@@ -74,11 +70,7 @@ def run(bench: Bench) -> Report:
                 for case in synced:
                     _limits(bench, case, sink, measured, steps)
                     _client(bench, client, case, node, measured, steps)
-    rows = [
-        *_raw_results(measured),
-        *_client_results(clients, synced, measured),
-        *_cost_results(measured),
-    ]
+    rows = [*_raw_results(measured), *_client_results(clients, synced, measured), *_cost_results(measured)]
     return Report(title="batches of 1 MB, one partition", results=rows, notes=notes)
 
 
@@ -113,16 +105,12 @@ def _limits(bench: Bench, case: Case, sink: Peer, measured: Measured, steps: Ste
 
 
 def _raw(bench: Bench, case: Case, node: NodeProcess, measured: Measured, steps: Steps) -> None:
-    batch, records_per_batch = make_batch(
-        case.record_bytes, BATCH_BYTES, now_ms=time_ns() // 1_000_000
-    )
+    batch, records_per_batch = make_batch(case.record_bytes, BATCH_BYTES, now_ms=time_ns() // 1_000_000)
     bytes_per_record = len(batch) / records_per_batch
 
     async def work(client: KafkaClient) -> None:
         await _create(client, "raw", case)
-        load = Load(
-            topic="raw", record_bytes=case.record_bytes, batch_bytes=BATCH_BYTES, acks=case.acks
-        )
+        load = Load(topic="raw", record_bytes=case.record_bytes, batch_bytes=BATCH_BYTES, acks=case.acks)
         generator = LoadGenerator(client, load)
         steps.begin(f"produce, {case.name}")
         forget_peak(node.pid)
@@ -188,16 +176,25 @@ def _raw_results(measured: Measured) -> list[Result]:
         limits, limit_name = _limit_of(case, measured)
         rows.append(
             result(
-                NAME, f"produce {case.name}", measured.of(("produce", case)), "MB/s",
-                limits=limits, limit_name=limit_name, target=">= 0.5" if case.syncs else "",
+                NAME,
+                f"produce {case.name}",
+                measured.of(("produce", case)),
+                "MB/s",
+                limits=limits,
+                limit_name=limit_name,
+                target=">= 0.5" if case.syncs else "",
             )
-        )  # fmt: skip
+        )
         rows.append(
             result(
-                NAME, f"consume {case.name}", measured.of(("consume", case)), "MB/s",
-                limits=measured.of(("copy", case)), limit_name="loopback copy",
+                NAME,
+                f"consume {case.name}",
+                measured.of(("consume", case)),
+                "MB/s",
+                limits=measured.of(("copy", case)),
+                limit_name="loopback copy",
             )
-        )  # fmt: skip
+        )
     rows += [
         result(NAME, f"{what} {case.name}", measured.of(("records", what, case)), "records/s")
         for case in CASES
@@ -218,12 +215,14 @@ def _client_results(clients: list[Client], cases: list[Case], measured: Measured
             ):
                 rows.append(
                     result(
-                        NAME, f"{client.name}: {what} {case.name}",
-                        measured.of((client.name, what, case)), "records/s",
+                        NAME,
+                        f"{client.name}: {what} {case.name}",
+                        measured.of((client.name, what, case)),
+                        "records/s",
                         limits=[limit * 1e6 / case.record_bytes for limit in limits],
                         limit_name=name,
                     )
-                )  # fmt: skip
+                )
     return rows
 
 
@@ -232,13 +231,21 @@ def _cost_results(measured: Measured) -> list[Result]:
     for case in CASES:
         rows += [
             result(
-                NAME, f"node, produce {case.name}", measured.of(("produce", "cpu", case)), CPU_UNIT,
-                limits=measured.of(("write cpu", case)), limit_name="receive + write",
+                NAME,
+                f"node, produce {case.name}",
+                measured.of(("produce", "cpu", case)),
+                CPU_UNIT,
+                limits=measured.of(("write cpu", case)),
+                limit_name="receive + write",
             ),
             result(
-                NAME, f"node, consume {case.name}", measured.of(("consume", "cpu", case)), CPU_UNIT,
-                limits=measured.of(("copy cpu", case)), limit_name="send",
+                NAME,
+                f"node, consume {case.name}",
+                measured.of(("consume", "cpu", case)),
+                CPU_UNIT,
+                limits=measured.of(("copy cpu", case)),
+                limit_name="send",
             ),
             result(NAME, f"node, {case.name}", measured.of(("peak", case)), "MB peak RSS"),
-        ]  # fmt: skip
+        ]
     return rows

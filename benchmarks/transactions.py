@@ -61,17 +61,16 @@ def run(bench: Bench) -> Report:
                     _decide(servers[0], members, measured, repeats=3 if bench.quick else 20)
     return Report(
         title="transactions: throughput, commits and decisions, one node",
-        results=_results([server.name for server in servers], measured), notes=notes,
-    )  # fmt: skip
+        results=_results([server.name for server in servers], measured),
+        notes=notes,
+    )
 
 
 @contextmanager
 def _servers(bench: Bench, notes: list[str]) -> Iterator[list[Server]]:
     with ExitStack() as stack:
         node = stack.enter_context(bench.node())
-        servers = [
-            Server(SYNCED, node.bootstrap, "fsync"), Server(UNSYNCED, node.bootstrap, "replicated")
-        ]  # fmt: skip
+        servers = [Server(SYNCED, node.bootstrap, "fsync"), Server(UNSYNCED, node.bootstrap, "replicated")]
         try:
             kafka = stack.enter_context(KafkaProcess(Kafka(), bench.fresh("kafka")))
         except Unavailable as error:
@@ -177,33 +176,44 @@ def _results(names: list[str], measured: Measured) -> list[Result]:
         rows.append(result(NAME, f"{name}: idempotent", idempotent, "records/s"))
         rows += [
             result(
-                NAME, f"{name}: a commit every {commit_ms:,} ms", measured.of((name, commit_ms)),
-                "records/s", limits=idempotent, limit_name="idempotent",
+                NAME,
+                f"{name}: a commit every {commit_ms:,} ms",
+                measured.of((name, commit_ms)),
+                "records/s",
+                limits=idempotent,
+                limit_name="idempotent",
                 target=">= 0.85" if commit_ms == 100 and name != KAFKA else "",
             )
             for commit_ms in COMMIT_MS
-        ]  # fmt: skip
+        ]
     kafka = KAFKA in names
     for commit_ms in COMMIT_MS:
         for name in (SYNCED, UNSYNCED):
             for share, title in ((0.5, "p50"), (0.99, "p99")):
                 rows.append(
                     result(
-                        NAME, f"{name}: commit every {commit_ms:,} ms takes, {title}",
-                        measured.of((name, commit_ms, "commit")), "ms", share=share,
+                        NAME,
+                        f"{name}: commit every {commit_ms:,} ms takes, {title}",
+                        measured.of((name, commit_ms, "commit")),
+                        "ms",
+                        share=share,
                         limits=_share(measured.of((KAFKA, commit_ms, "commit")), share),
                         limit_name=f"Kafka's {title}" if kafka else "",
                     )
-                )  # fmt: skip
+                )
     rows += [
         result(
-            NAME, f"decision over {members} members, {title}", measured.of(("decision", members)),
-            "ms", share=share, limits=measured.of(("each", members)),
+            NAME,
+            f"decision over {members} members, {title}",
+            measured.of(("decision", members)),
+            "ms",
+            share=share,
+            limits=measured.of(("each", members)),
             limit_name="as many commits, p50",
         )
         for members in MEMBERS
         for share, title in ((0.5, "p50"), (0.99, "p99"))
-    ]  # fmt: skip
+    ]
     return rows
 
 

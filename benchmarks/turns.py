@@ -18,7 +18,6 @@ from uuid import UUID, uuid4
 
 from benchmarks.bench import Bench, Steps
 from benchmarks.report import Measured, Report, Result, result
-from tidelog.broker.topics import describe_partition
 from tidelog.controller import elections
 from tidelog.controller.controller import Controller
 from tidelog.controller.difference import Difference, Differences
@@ -31,6 +30,7 @@ from tidelog.controller.records import (
     TopicCreated,
 )
 from tidelog.controller.snapshot import encode_snapshot, encode_topic
+from tidelog.kafka.topics import describe_partition
 from tidelog.model import Endpoint
 from tidelog.wire.apis import Api
 from tidelog.wire.slices import response_in_slices
@@ -58,25 +58,39 @@ def run(bench: Bench) -> Report:
             _round(measured)
     results: list[Result] = [
         result(
-            NAME, f"a broker of {PARTITIONS} partitions is fenced: {stage}",
-            measured.of((stage, "longest")), "ms", limits=measured.of((stage, "whole")),
-            limit_name="in one turn", target=TARGET,
+            NAME,
+            f"a broker of {PARTITIONS} partitions is fenced: {stage}",
+            measured.of((stage, "longest")),
+            "ms",
+            limits=measured.of((stage, "whole")),
+            limit_name="in one turn",
+            target=TARGET,
         )
         for stage in (DECIDE, APPLY, ACT)
-    ]  # fmt: skip
+    ]
     results.append(
         result(
-            NAME, SNAPSHOT, measured.of((SNAPSHOT, "longest")), "ms",
-            limits=measured.of((SNAPSHOT, "whole")), limit_name="all topics anew", target=TARGET,
+            NAME,
+            SNAPSHOT,
+            measured.of((SNAPSHOT, "longest")),
+            "ms",
+            limits=measured.of((SNAPSHOT, "whole")),
+            limit_name="all topics anew",
+            target=TARGET,
         )
-    )  # fmt: skip
+    )
     results += [
         result(
-            NAME, case, measured.of((case, "longest")), "ms",
-            limits=measured.of((case, "whole")), limit_name="in one turn", target=TARGET,
+            NAME,
+            case,
+            measured.of((case, "longest")),
+            "ms",
+            limits=measured.of((case, "whole")),
+            limit_name="in one turn",
+            target=TARGET,
         )
         for case in (WHOLE, ANSWER)
-    ]  # fmt: skip
+    ]
     return Report(title="the longest turn of the loop, in CPU time", results=results)
 
 
@@ -119,14 +133,13 @@ def _metadata(image: ClusterImage) -> dict[str, Any]:
     return {
         "topics": [
             {
-                "name": topic.name, "topic_id": topic.id,
-                "partitions": [
-                    describe_partition(image, topic, n) for n in range(len(topic.partitions))
-                ],
+                "name": topic.name,
+                "topic_id": topic.id,
+                "partitions": [describe_partition(image, topic, n) for n in range(len(topic.partitions))],
             }
             for topic in image.topics.values()
         ]
-    }  # fmt: skip
+    }
 
 
 def _image() -> ClusterImage:
@@ -135,10 +148,16 @@ def _image() -> ClusterImage:
     for node in (1, 2, 3):
         image.apply(
             BrokerRegistered(
-                node=node, incarnation="i", broker_epoch=node, directory=f"d{node}", kafka=at,
-                peer=at, http=None, rack=None,
+                node=node,
+                incarnation="i",
+                broker_epoch=node,
+                directory=f"d{node}",
+                kafka=at,
+                peer=at,
+                http=None,
+                rack=None,
             )
-        )  # fmt: skip
+        )
         image.apply(BrokerUnfenced(node=node, broker_epoch=node))
     for number in range(PARTITIONS // PER_TOPIC):
         topic_id: UUID = uuid4()
@@ -148,10 +167,9 @@ def _image() -> ClusterImage:
         ]
         image.apply(
             TopicCreated(
-                name=f"t{number}", id=str(topic_id), replicas=[[1, 2, 3]] * PER_TOPIC,
-                partitions=states,
+                name=f"t{number}", id=str(topic_id), replicas=[[1, 2, 3]] * PER_TOPIC, partitions=states
             )
-        )  # fmt: skip
+        )
     return image
 
 

@@ -109,53 +109,52 @@ SETUPS: Final = (TIDELOG_REPLICATED, KAFKA_DEFAULTS, TIDELOG_FSYNC, KAFKA_FLUSH)
 WARMED_UP: Final = (KAFKA_DEFAULTS,)
 
 PAIRS: Final = {
-    "unsynced: Tidelog durability=replicated, Kafka with its defaults": (
-        TIDELOG_REPLICATED, KAFKA_DEFAULTS,
-    ),
-    "synced: Tidelog with its defaults (fsync), Kafka flush.messages=1": (
-        TIDELOG_FSYNC, KAFKA_FLUSH,
-    ),
+    "unsynced: Tidelog durability=replicated, Kafka with its defaults": (TIDELOG_REPLICATED, KAFKA_DEFAULTS),
+    "synced: Tidelog with its defaults (fsync), Kafka flush.messages=1": (TIDELOG_FSYNC, KAFKA_FLUSH),
     "cross pair: Tidelog with its defaults (synced), Kafka with its defaults (unsynced)": (
-        TIDELOG_FSYNC, KAFKA_DEFAULTS,
+        TIDELOG_FSYNC,
+        KAFKA_DEFAULTS,
     ),
-}  # fmt: skip
+}
 EITHER: Final = "whatever the durability"
 
 
 PRODUCE: Final = {size: Case(f"produce, {name}", "MB/s") for size, name in BATCHES.items()}
-PRODUCE_CPU: Final = {
-    size: Case(f"produce, {name}: CPU", "CPU s/GB", LESS) for size, name in BATCHES.items()
-}
+PRODUCE_CPU: Final = {size: Case(f"produce, {name}: CPU", "CPU s/GB", LESS) for size, name in BATCHES.items()}
 CLIENT_PRODUCE: Final = Case("produce, librdkafka, batches up to 1 MB", "records/s")
 LATENCY: Final = {
     name: Case(f"{LATENCY_RATE:,} records/s: produced to consumed, {name}", "ms", LESS)
     for name in ("p50", "p99")
 }
-REQUESTS: Final = {
-    shape: Case(f"unbatched produce, {name}", "requests/s") for shape, name in SHAPES.items()
-}
+REQUESTS: Final = {shape: Case(f"unbatched produce, {name}", "requests/s") for shape, name in SHAPES.items()}
 REQUESTS_CPU: Final = {
-    shape: Case(f"unbatched produce, {name}: CPU", "CPU us/request", LESS)
-    for shape, name in SHAPES.items()
+    shape: Case(f"unbatched produce, {name}: CPU", "CPU us/request", LESS) for shape, name in SHAPES.items()
 }
 BY_SETUP: Final = (
-    *PRODUCE.values(), *PRODUCE_CPU.values(), CLIENT_PRODUCE, *LATENCY.values(),
-    *REQUESTS.values(), *REQUESTS_CPU.values(),
-)  # fmt: skip
+    *PRODUCE.values(),
+    *PRODUCE_CPU.values(),
+    CLIENT_PRODUCE,
+    *LATENCY.values(),
+    *REQUESTS.values(),
+    *REQUESTS_CPU.values(),
+)
 
 CONSUME: Final = {size: Case(f"consume, {name}", "MB/s") for size, name in BATCHES.items()}
-CONSUME_CPU: Final = {
-    size: Case(f"consume, {name}: CPU", "CPU s/GB", LESS) for size, name in BATCHES.items()
-}
+CONSUME_CPU: Final = {size: Case(f"consume, {name}: CPU", "CPU s/GB", LESS) for size, name in BATCHES.items()}
 CLIENT_CONSUME: Final = Case("consume, librdkafka", "records/s")
 READY: Final = Case("start to the first answer", "s", LESS)
 FIRST_RECORD: Final = Case("start to the first acknowledged record", "s", LESS)
 IDLE_MEMORY: Final = Case("memory (RSS), idle", "MB", LESS)
 LOADED_MEMORY: Final = Case("memory (RSS), after the load", "MB", LESS)
 BY_SERVER: Final = (
-    *CONSUME.values(), *CONSUME_CPU.values(), CLIENT_CONSUME, READY, FIRST_RECORD, IDLE_MEMORY,
+    *CONSUME.values(),
+    *CONSUME_CPU.values(),
+    CLIENT_CONSUME,
+    READY,
+    FIRST_RECORD,
+    IDLE_MEMORY,
     LOADED_MEMORY,
-)  # fmt: skip
+)
 
 
 class Versus:
@@ -249,14 +248,14 @@ def _parse() -> argparse.Namespace:
         description="Measure Tidelog beside Apache Kafka. The first run downloads Kafka.",
     )
     parser.add_argument("--quick", action="store_true", help="short and rough: does it still run?")
-    parser.add_argument(
-        "--nodes", choices=(ONE, THREE), help="one of each, or three of each (default: both)"
-    )
+    parser.add_argument("--nodes", choices=(ONE, THREE), help="one of each, or three of each (default: both)")
     parser.add_argument("--json", action="store_true", help="one JSON document, no tables")
     parser.add_argument(
-        "--dir", metavar="DIR", default=tempfile.gettempdir(),
+        "--dir",
+        metavar="DIR",
+        default=tempfile.gettempdir(),
         help="where to write; it decides which disk is measured (default: %(default)s)",
-    )  # fmt: skip
+    )
     return parser.parse_args()
 
 
@@ -329,9 +328,7 @@ def _round(
             _consume(server, name, size, seconds / 2, measured)
 
 
-def _produce(
-    server: Server, setup: Setup, batch_bytes: int, seconds: float, measured: Measured
-) -> None:
+def _produce(server: Server, setup: Setup, batch_bytes: int, seconds: float, measured: Measured) -> None:
     topic = _fresh_topic("produced")
     batch, records = make_batch(RECORD_BYTES, batch_bytes, now_ms=time_ns() // 1_000_000)
 
@@ -344,9 +341,7 @@ def _produce(
         cpu = cpu_seconds(server.pid) - cpu
         await _check_and_delete(client, topic, produced.records)
         moved = Moved(
-            size=produced.records // records * len(batch),
-            seconds=produced.seconds,
-            cpu_seconds=cpu,
+            size=produced.records // records * len(batch), seconds=produced.seconds, cpu_seconds=cpu
         )
         measured.add((PRODUCE[batch_bytes], setup), moved.megabytes_per_second)
         measured.add((PRODUCE_CPU[batch_bytes], setup), moved.cpu_seconds_per_gigabyte)
@@ -393,9 +388,8 @@ def _requests(
     answer_bytes = answer_bytes_of(server.port, request)
     cpu = cpu_seconds(server.pid)
     rate = pump(
-        server.port, request, answer_bytes=answer_bytes,
-        connections=connections, depth=depth, seconds=seconds,
-    )  # fmt: skip
+        server.port, request, answer_bytes=answer_bytes, connections=connections, depth=depth, seconds=seconds
+    )
     cpu = cpu_seconds(server.pid) - cpu
     _ask(server, lambda client: _check_and_delete(client, topic, 1 + rate.requests))
     measured.add((REQUESTS[shape], setup), rate.per_second)
@@ -414,9 +408,7 @@ def _filled(batch_bytes: int) -> str:
     return f"consumed-{batch_bytes}"
 
 
-def _consume(
-    server: Server, name: str, batch_bytes: int, seconds: float, measured: Measured
-) -> None:
+def _consume(server: Server, name: str, batch_bytes: int, seconds: float, measured: Measured) -> None:
     """Read the whole topic, from memory, as often as it takes."""
     topic = _filled(batch_bytes)
     batch, records = make_batch(RECORD_BYTES, batch_bytes, now_ms=time_ns() // 1_000_000)
@@ -532,8 +524,7 @@ def _compare(measured: Measured) -> list[Compared]:
         for case in BY_SETUP
     ]
     rows += [
-        compare(EITHER, case, measured.of((case, TIDELOG)), measured.of((case, KAFKA)))
-        for case in BY_SERVER
+        compare(EITHER, case, measured.of((case, TIDELOG)), measured.of((case, KAFKA))) for case in BY_SERVER
     ]
     return [row for row in rows if row is not None]
 

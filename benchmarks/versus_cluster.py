@@ -81,16 +81,14 @@ EITHER: Final = "three nodes, whatever the durability"
 NOTES: Final = (
     "three nodes: replication 3, min.insync.replicas 2, acks=all, one partition; all nodes share "
     "this machine's cores and disk",
-    "three nodes, cross pair: ours waits for a sync on every in-sync replica, Kafka's for no disk "
-    "at all",
+    "three nodes, cross pair: ours waits for a sync on every in-sync replica, Kafka's for no disk at all",
     "three nodes: Kafka takes one request at a time from a connection, ours many; the generator "
     "has one connection and 5 requests on it, and at 1,000 records/s each is a request of its own",
 )
 
 PRODUCE: Final = {size: Case(f"produce, {name}", "MB/s") for size, name in BATCHES.items()}
 PRODUCE_CPU: Final = {
-    size: Case(f"produce, {name}: CPU of all nodes", "CPU s/GB", LESS)
-    for size, name in BATCHES.items()
+    size: Case(f"produce, {name}: CPU of all nodes", "CPU s/GB", LESS) for size, name in BATCHES.items()
 }
 CLIENT_PRODUCE: Final = Case("produce, librdkafka, batches up to 1 MB", "records/s")
 LATENCY: Final = {
@@ -98,9 +96,7 @@ LATENCY: Final = {
     for rate in LATENCY_RATES
     for name in ("p50", "p99")
 }
-BY_SETUP: Final = (
-    *PRODUCE.values(), *PRODUCE_CPU.values(), CLIENT_PRODUCE, *LATENCY.values(),
-)  # fmt: skip
+BY_SETUP: Final = (*PRODUCE.values(), *PRODUCE_CPU.values(), CLIENT_PRODUCE, *LATENCY.values())
 CONSUME: Final = {size: Case(f"consume, {name}", "MB/s") for size, name in BATCHES.items()}
 CLIENT_CONSUME: Final = Case("consume, librdkafka", "records/s")
 MEMORY: Final = Case("memory (RSS) of all nodes, after the load", "MB", LESS)
@@ -115,10 +111,7 @@ def compare_clusters(bench: Bench, kafka: Kafka, client: Client | None) -> list[
     total = 2 + figures + rounds * (figures * len(SETUPS) + 2 * len(BATCHES)) + 2 * len(BATCHES)
     with Steps(NAME, total) as steps:
         steps.begin("starting both")
-        with (
-            cluster_of_three(bench) as tidelog,
-            KafkaCluster(kafka, bench.fresh("kafkas"), NODES) as kafkas,
-        ):
+        with cluster_of_three(bench) as tidelog, KafkaCluster(kafka, bench.fresh("kafkas"), NODES) as kafkas:
             servers: dict[str, Servers] = {TIDELOG: tidelog, KAFKA: kafkas}
             steps.begin("filling the topics that are consumed")
             for name, one in servers.items():
@@ -136,8 +129,7 @@ def compare_clusters(bench: Bench, kafka: Kafka, client: Client | None) -> list[
         for case in BY_SETUP
     ]
     rows += [
-        compare(EITHER, case, measured.of((case, TIDELOG)), measured.of((case, KAFKA)))
-        for case in BY_SERVER
+        compare(EITHER, case, measured.of((case, TIDELOG)), measured.of((case, KAFKA))) for case in BY_SERVER
     ]
     return [row for row in rows if row is not None]
 
@@ -179,9 +171,7 @@ class _Round:
         self._bench.settle()
 
 
-def _produce(
-    servers: Servers, setup: Setup, batch_bytes: int, seconds: float, measured: Measured
-) -> None:
+def _produce(servers: Servers, setup: Setup, batch_bytes: int, seconds: float, measured: Measured) -> None:
     topic = _create(servers, setup, "produced")
     batch, records = make_batch(RECORD_BYTES, batch_bytes, now_ms=time_ns() // 1_000_000)
 
@@ -202,9 +192,7 @@ def _produce(
     _delete(servers, topic)
 
 
-def _through_client(
-    client: Client, servers: Servers, setup: Setup, count: int, measured: Measured
-) -> None:
+def _through_client(client: Client, servers: Servers, setup: Setup, count: int, measured: Measured) -> None:
     """A real client; what it consumes is what it produced, so its batches are its own."""
     topic = _create(servers, setup, "client")
     seconds = client.produce(servers.bootstrap, topic, count, RECORD_BYTES, -1)
@@ -236,9 +224,7 @@ def _filled(batch_bytes: int) -> str:
     return f"consumed-{batch_bytes}"
 
 
-def _consume(
-    servers: Servers, name: str, batch_bytes: int, seconds: float, measured: Measured
-) -> None:
+def _consume(servers: Servers, name: str, batch_bytes: int, seconds: float, measured: Measured) -> None:
     """Read the whole topic from its leader's memory, as often as it takes."""
     topic = _filled(batch_bytes)
     batch, records = make_batch(RECORD_BYTES, batch_bytes, now_ms=time_ns() // 1_000_000)

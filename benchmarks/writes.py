@@ -130,9 +130,8 @@ class _Writer(threading.Thread):
             if now >= due:
                 self._sent.append(now)
                 self._producer.produce(
-                    TOPIC, b"t" * 100, partition=self._partition,
-                    on_delivery=partial(self._delivered, now),
-                )  # fmt: skip
+                    TOPIC, b"t" * 100, partition=self._partition, on_delivery=partial(self._delivered, now)
+                )
                 due += 1 / RATE
             self._producer.poll(max(0.0, min(0.001, due - perf_counter())))
         if self._producer.flush(GAP_SECONDS_MAX):
@@ -179,17 +178,25 @@ def results(name: str, measured: Measured) -> list[Result]:
                 limits, limit_name = silence, "broker.session.timeout.ms"
             rows += [
                 result(
-                    name, f"writes, {SIGNALS[how]}, {title}: gap p{share * 100:.0f}",
-                    measured.of(("gap", *key)), "s",
-                    limits=limits, limit_name=limit_name, share=share,
+                    name,
+                    f"writes, {SIGNALS[how]}, {title}: gap p{share * 100:.0f}",
+                    measured.of(("gap", *key)),
+                    "s",
+                    limits=limits,
+                    limit_name=limit_name,
+                    share=share,
                     target=f"<= {target:g} s" if share == 0.95 else "",
                 )
                 for share in (0.5, 0.95)
-            ]  # fmt: skip
+            ]
             rows.append(
                 result(
-                    name, f"writes, {SIGNALS[how]}, {title}: another leads",
-                    measured.of(("led", *key)), "s", limits=limits, limit_name=limit_name,
+                    name,
+                    f"writes, {SIGNALS[how]}, {title}: another leads",
+                    measured.of(("led", *key)),
+                    "s",
+                    limits=limits,
+                    limit_name=limit_name,
                 )
-            )  # fmt: skip
+            )
     return rows

@@ -105,9 +105,17 @@ def _parse() -> Any:
 def _run_in_process(name: str, arguments: Any, seconds: float) -> bool:
     """Run a fuzzer so that its death is only its own."""
     command = [
-        sys.executable, "-m", "fuzz", name, "--seconds", str(seconds),
-        "--seed", str(arguments.seed), "--keep", str(arguments.keep),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "fuzz",
+        name,
+        "--seconds",
+        str(seconds),
+        "--seed",
+        str(arguments.seed),
+        "--keep",
+        str(arguments.keep),
+    ]
     if arguments.cases is not None:
         command += ["--cases", str(arguments.cases)]
     code = subprocess.run(command, check=False).returncode
@@ -126,13 +134,16 @@ def _run_one(name: str, arguments: Any) -> int:
         return 0
     print(f"{name}: seed {arguments.seed}", flush=True)
     outcome = run(
-        fuzzer, seed=arguments.seed, seconds=arguments.seconds, cases=arguments.cases,
-        directory=arguments.keep, watched=True,
-    )  # fmt: skip
+        fuzzer,
+        seed=arguments.seed,
+        seconds=arguments.seconds,
+        cases=arguments.cases,
+        directory=arguments.keep,
+        watched=True,
+    )
     rate = outcome.inputs / max(outcome.seconds, 1e-9)
     print(
-        f"{name}: {outcome.inputs} inputs in {outcome.cases} cases, {outcome.seconds:.1f} s, "
-        f"{rate:.0f}/s",
+        f"{name}: {outcome.inputs} inputs in {outcome.cases} cases, {outcome.seconds:.1f} s, {rate:.0f}/s",
         flush=True,
     )
     if outcome.failure is not None:

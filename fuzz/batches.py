@@ -14,8 +14,15 @@ NOW_MS: Final = 1_800_000_000_000
 TIMES_MS: Final = (NOW_MS, NOW_MS + 1, NOW_MS - 10**9, 0, -1, 5)
 
 _HEADER_FIELDS: Final = (
-    ("h", 21), ("i", 23), ("q", 27), ("q", 35), ("q", 43), ("h", 51), ("i", 53), ("i", 57),
-)  # fmt: skip
+    ("h", 21),
+    ("i", 23),
+    ("q", 27),
+    ("q", 35),
+    ("q", 43),
+    ("h", 51),
+    ("i", 53),
+    ("i", 57),
+)
 """Formats and places of attributes, last delta, times, producer, epoch, sequence and count."""
 
 

@@ -104,18 +104,20 @@ def _by_column(case: bytes) -> list[Row] | None:
     at = 0
     while True:
         try:
-            decoded = decode(
-                case, topic="t", partition=0, start=at, end=END, aborted=(), wanted=tuple(ARROW)
-            )
+            decoded = decode(case, topic="t", partition=0, start=at, end=END, aborted=(), wanted=tuple(ARROW))
         except (CorruptMessage, UnsupportedForMessageFormat):
             return None
         decoded.batch.validate(full=True)
         columns = dict(zip(decoded.batch.schema.names, decoded.batch.columns, strict=True))
         rows += zip(
-            columns["offset"].to_pylist(), columns["timestamp"].cast(pa.int64()).to_pylist(),
-            columns["timestampType"].to_pylist(), columns["key"].to_pylist(),
-            columns["value"].to_pylist(), columns["headers"].to_pylist(), strict=True,
-        )  # fmt: skip
+            columns["offset"].to_pylist(),
+            columns["timestamp"].cast(pa.int64()).to_pylist(),
+            columns["timestampType"].to_pylist(),
+            columns["key"].to_pylist(),
+            columns["value"].to_pylist(),
+            columns["headers"].to_pylist(),
+            strict=True,
+        )
         if decoded.next_offset == at:
             return rows
         at = decoded.next_offset

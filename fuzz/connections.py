@@ -18,9 +18,9 @@ from fuzz.mutate import mutate
 from fuzz.requests import Answer, check_answer, random_frames, run_episode, start_broker
 from fuzz.runner import Broken
 from fuzz.world import Complaints
-from tidelog.broker.requests import Requests
 from tidelog.faces.kafka import Connection, KafkaListener, _is_tagged
 from tidelog.host import Bytes
+from tidelog.kafka.requests import Requests
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.wire.entities import MessageDamaged
 from tidelog.wire.frames import FRAME_BYTES_LEAST, SIZE_BYTES

@@ -71,9 +71,13 @@ class FilesFuzzer:
 
     def check(self, case: bytes) -> int:
         checks: dict[bytes, Callable[[bytes], None]] = {
-            b"e": _check_epochs, b"s": _check_snapshot, b"i": _check_offset_index,
-            b"t": _check_time_index, b"m": _check_metadata, b"d": _check_directory,
-        }  # fmt: skip
+            b"e": _check_epochs,
+            b"s": _check_snapshot,
+            b"i": _check_offset_index,
+            b"t": _check_time_index,
+            b"m": _check_metadata,
+            b"d": _check_directory,
+        }
         checks[case[:1]](case[1:])
         return 1
 

@@ -60,6 +60,10 @@ def open_directory(
     disk: SimulatedDisk, *, clean: bool = False, durable_mark: Offset = 0, start: Offset = 0
 ) -> LogState:
     return open_log(
-        disk, DIRECTORY, clean=clean, durable_mark=durable_mark, start=start,
+        disk,
+        DIRECTORY,
+        clean=clean,
+        durable_mark=durable_mark,
+        start=start,
         index_interval_bytes=CONFIG.index_interval_bytes,
-    )  # fmt: skip
+    )

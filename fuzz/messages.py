@@ -19,9 +19,23 @@ from tidelog.wire.entities import encode, request_entity, request_type
 
 GOOD_NAMES: Final = ("plain", "plain", "stamped")
 ODD_NAMES: Final = (
-    "fresh", "new-1", "new.1", "new_1", "", ".", "..", "a b", "__cluster_metadata",
-    "__consumer_offsets", "\N{SNOWMAN}", "../escape", "x" * 249, "x" * 250, "\0" * 40, "y" * 32_767,
-)  # fmt: skip
+    "fresh",
+    "new-1",
+    "new.1",
+    "new_1",
+    "",
+    ".",
+    "..",
+    "a b",
+    "__cluster_metadata",
+    "__consumer_offsets",
+    "\N{SNOWMAN}",
+    "../escape",
+    "x" * 249,
+    "x" * 250,
+    "\0" * 40,
+    "y" * 32_767,
+)
 ODD: Final = 0.07
 """How often a field of a request holds something that nobody sane would send."""
 
@@ -40,9 +54,7 @@ def any_version(random: Random) -> tuple[Api, int]:
     return api, random.randint(APIS[api].taken_from, APIS[api].most)
 
 
-def header(
-    api: int, version: int, correlation_id: int = 1, client: bytes | None = b"fuzz"
-) -> bytes:
+def header(api: int, version: int, correlation_id: int = 1, client: bytes | None = b"fuzz") -> bytes:
     """A request's header, tags included where the version has them."""
     head = struct.pack(">hhih", api, version, correlation_id, -1 if client is None else len(client))
     known = {key.value: versions for key, versions in APIS.items()}.get(api)
@@ -64,9 +76,7 @@ def simple_produce(random: Random, version: int, pool: Pool) -> bytes:
             {
                 "name": "plain",
                 "topic_id": pool.topic_ids[0],
-                "partition_data": [
-                    {"index": random.choice((0, 0, 0, 1, 9)), "records": any_batch(random)}
-                ],
+                "partition_data": [{"index": random.choice((0, 0, 0, 1, 9)), "records": any_batch(random)}],
             }
         ],
     }

@@ -6,9 +6,28 @@ from random import Random
 from typing import Final
 
 NUMBERS: Final = (
-    0, 1, -1, -2, 2, 4, 0x7F, 0x80, 0xFF, 0x7FFF, -0x8000, 0xFFFF, 2**20, 2**24, 2**30,
-    2**31 - 1, -(2**31), 2**32 - 1, 2**40, 2**63 - 1, -(2**63),
-)  # fmt: skip
+    0,
+    1,
+    -1,
+    -2,
+    2,
+    4,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    -0x8000,
+    0xFFFF,
+    2**20,
+    2**24,
+    2**30,
+    2**31 - 1,
+    -(2**31),
+    2**32 - 1,
+    2**40,
+    2**63 - 1,
+    -(2**63),
+)
 """Where counting goes wrong."""
 
 
@@ -66,8 +85,18 @@ def duplicate(random: Random, data: bytearray) -> None:
 
 
 MUTATIONS: Final[Sequence[Callable[[Random, bytearray], None]]] = (
-    flip, flip, overwrite, overwrite, lie, cut, extend, zero, scramble, remove, duplicate,
-)  # fmt: skip
+    flip,
+    flip,
+    overwrite,
+    overwrite,
+    lie,
+    cut,
+    extend,
+    zero,
+    scramble,
+    remove,
+    duplicate,
+)
 
 
 def mutate(random: Random, data: bytes, *, times_max: int = 3) -> bytes:

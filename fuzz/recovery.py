@@ -18,7 +18,7 @@ from fuzz.mutate import mutate
 from fuzz.runner import Broken
 from tidelog.errors import BrokerError
 from tidelog.host import read_file
-from tidelog.log.log import ColdRead, Log, LogState
+from tidelog.log.log import Log, LogState
 from tidelog.log.producers import ProducerStates
 from tidelog.log.search import TimeSearch
 from tidelog.log.tail import TailBudget
@@ -28,10 +28,18 @@ from tidelog.simulation.disk import SimulatedDisk
 
 LOGS: Final = 40
 STRANGERS: Final = (
-    "notes.snapshot", "notes.log", "5.log", "7.snapshot", "00000000000000000003.log.tmp",
-    "00000000000000000001.snapshot", "0000000000000000000x.log",
-    "\N{SUPERSCRIPT TWO}.log", ".log", ".snapshot", "-0000000000000000005.log",
-)  # fmt: skip
+    "notes.snapshot",
+    "notes.log",
+    "5.log",
+    "7.snapshot",
+    "00000000000000000003.log.tmp",
+    "00000000000000000001.snapshot",
+    "0000000000000000000x.log",
+    "\N{SUPERSCRIPT TWO}.log",
+    ".log",
+    ".snapshot",
+    "-0000000000000000005.log",
+)
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +70,14 @@ class RecoveryFuzzer:
             _damage(random, files, name, may_vanish=not only_active)
         return msgspec.msgpack.encode(
             Damage(
-                files=files, clean=number % 3 == 0 and random.random() < 0.5,
-                durable_mark=_any_mark(random, whole), start=_any_start(random, whole),
-                batches=whole.batches, only_active=only_active,
+                files=files,
+                clean=number % 3 == 0 and random.random() < 0.5,
+                durable_mark=_any_mark(random, whole),
+                start=_any_start(random, whole),
+                batches=whole.batches,
+                only_active=only_active,
             )
-        )  # fmt: skip
+        )
 
     def check(self, case: bytes) -> int:
         damage = msgspec.msgpack.decode(case, type=Damage)
@@ -74,9 +85,7 @@ class RecoveryFuzzer:
         state = _open(disk, damage)
         _check_files(disk, damage, state)
         if state.end < damage.durable_mark and state.damaged_at is None:
-            raise Broken(
-                f"the log was durable up to {damage.durable_mark}, and ends at {state.end}"
-            )
+            raise Broken(f"the log was durable up to {damage.durable_mark}, and ends at {state.end}")
         if not damage.clean and state.damaged_at is None:
             _check_active(disk, state)
             if damage.only_active and damage.start == 0:
@@ -139,18 +148,19 @@ def _any_start(random: Random, whole: WholeLog) -> Offset:
 
 
 def _open(disk: SimulatedDisk, damage: Damage) -> LogState:
-    return open_directory(
-        disk, clean=damage.clean, durable_mark=damage.durable_mark, start=damage.start
-    )
+    return open_directory(disk, clean=damage.clean, durable_mark=damage.durable_mark, start=damage.start)
 
 
 def _summary(state: LogState, *, times: bool) -> Any:
     return {
-        "start": state.start, "end": state.end, "damaged_at": state.damaged_at,
-        "created": state.created, "epochs": list(state.epochs),
+        "start": state.start,
+        "end": state.end,
+        "damaged_at": state.damaged_at,
+        "created": state.created,
+        "epochs": list(state.epochs),
         "segments": [(s.base, s.size, times and s.max_timestamp_ms) for s in state.segments],
         "producers": _producers(state.producers),
-    }  # fmt: skip
+    }
 
 
 def _producers(states: ProducerStates) -> Any:
@@ -210,9 +220,7 @@ def _check_producers(disk: SimulatedDisk, damage: Damage, state: LogState) -> No
             if header.is_idempotent and crc_matches(batch, header):
                 expected.note(header, header.base_offset)
     if _producers(expected) != _producers(state.producers):
-        raise Broken(
-            f"the log's producers are {_producers(expected)}, not {_producers(state.producers)}"
-        )
+        raise Broken(f"the log's producers are {_producers(expected)}, not {_producers(state.producers)}")
 
 
 def _check_readable(disk: SimulatedDisk, damage: Damage, state: LogState) -> None:
@@ -226,7 +234,7 @@ def _check_readable(disk: SimulatedDisk, damage: Damage, state: LogState) -> Non
             if state.damaged_at is None:
                 raise
             break
-        data = found.perform(disk) if isinstance(found, ColdRead) else b"".join(found[0])
+        data = found.load_unchecked(disk)
         headers = [header for header, _ in iterate_batches(data)]
         if sum(header.size for header in headers) != len(data):
             raise Broken(f"a read at {offset} returned half a batch")

@@ -24,12 +24,12 @@ from fuzz.mutate import mutate
 from fuzz.runner import Broken
 from fuzz.world import Complaints, VirtualLoop, make_broker
 from tidelog.broker.broker import Broker
-from tidelog.broker.context import Client
-from tidelog.broker.requests import Requests
 from tidelog.broker.topics import create_topic
 from tidelog.controller import decisions
 from tidelog.controller.decisions import NewTopic
 from tidelog.host import Bytes
+from tidelog.kafka.context import Client
+from tidelog.kafka.requests import Requests
 from tidelog.records import crc_matches, iterate_batches
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.wire.apis import APIS, Api
@@ -153,10 +153,7 @@ def run_episode(episode: Any) -> Any:
 async def start_broker(disk: SimulatedDisk) -> Broker:
     broker = make_broker(SEED, disk)
     await broker.start()
-    for name, config in (
-        ("plain", {}),
-        ("stamped", {"message.timestamp.type": "LogAppendTime"}),
-    ):
+    for name, config in (("plain", {}), ("stamped", {"message.timestamp.type": "LogAppendTime"})):
         if name not in broker.image.topics:
             await create_topic(broker, NewTopic(name=name, partitions=2, config=config))
     return broker
@@ -207,10 +204,24 @@ def _check_repeated(repeated: Repeated, frame: bytearray, head: Header, batch: m
     assert head.api is Api.PRODUCE, head
     request = decode_produce(bytearray(frame), head.body_at, head.version)
     ((topic, (found,)),) = ((t.topic, t.partitions) for t in request.topics)
-    long_way = (head.version, request.transactional_id, request.acks, request.timeout_ms, topic,
-                found.partition, found.records)  # fmt: skip
-    short_way = (repeated.version, None, repeated.acks, repeated.timeout_ms, repeated.topic,
-                 repeated.partition, batch)  # fmt: skip
+    long_way = (
+        head.version,
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
+        topic,
+        found.partition,
+        found.records,
+    )
+    short_way = (
+        repeated.version,
+        None,
+        repeated.acks,
+        repeated.timeout_ms,
+        repeated.topic,
+        repeated.partition,
+        batch,
+    )
     if long_way != short_way:
         raise Broken(f"{long_way} was taken for {short_way}")
 

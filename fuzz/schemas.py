@@ -38,10 +38,7 @@ AVRO: Final = [
             {"name": "m", "type": {"type": "map", "values": "bytes"}},
             {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
             {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
-            {
-                "name": "d",
-                "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
-            },
+            {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
         ],
     },
     {

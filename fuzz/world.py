@@ -112,9 +112,12 @@ class Complaints(logging.Handler):
 
 def make_host(seed: int, disk: SimulatedDisk) -> Host:
     return Host(
-        clock=LoopClock(), disk=disk, offload=LaterOffload(Random(seed)), network=LoopNetwork(),
+        clock=LoopClock(),
+        disk=disk,
+        offload=LaterOffload(Random(seed)),
+        network=LoopNetwork(),
         random=FewIds(seed),
-    )  # fmt: skip
+    )
 
 
 def small_config() -> NodeConfig:

@@ -93,6 +93,12 @@ class OutcomeUnknown(RequestTimedOut):
         """What is known of it, for whoever asked: where it is written, and who holds it."""
 
 
+class BrokerNotAvailable(BrokerError):
+    """The broker does not run, or nobody can reach it; start it, or ask another one."""
+
+    code = 8
+
+
 class MessageTooLarge(BrokerError):
     """The batch is above the topic's `max.message.bytes`; send less at once, or raise the limit."""
 
@@ -208,9 +214,7 @@ class InvalidSessionTimeout(BrokerError):
     code = 26
 
     def __init__(self, *, timeout_ms: int, least_ms: int, most_ms: int) -> None:
-        super().__init__(
-            f"the session timeout is {timeout_ms} ms; it must be from {least_ms} to {most_ms}"
-        )
+        super().__init__(f"the session timeout is {timeout_ms} ms; it must be from {least_ms} to {most_ms}")
 
 
 class RebalanceInProgress(BrokerError):
@@ -301,9 +305,7 @@ class OutOfOrderSequence(BrokerError):
     code = 45
 
     def __init__(self, *, producer_id: int, expected: int, received: int) -> None:
-        super().__init__(
-            f"producer {producer_id} sent sequence {received}; {expected} was expected"
-        )
+        super().__init__(f"producer {producer_id} sent sequence {received}; {expected} was expected")
 
 
 class IdempotencyKeyReused(OutOfOrderSequence):

@@ -297,6 +297,15 @@ def aside_of(path: Path) -> Path:
     return path.with_name(path.name + ".tmp")
 
 
+def sync_path(path: str | os.PathLike[str]) -> None:
+    """Have a real file's bytes, or a real directory's names, on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def replace_file(disk: Disk, path: Path, content: Bytes, *, durably: bool = True) -> None:
     """Put `content` at `path` so that a crash leaves the old file or the new one, whole.
 
@@ -335,9 +344,7 @@ class MemoryDatabase:
     def __init__(self, disk: Disk, path: Path) -> None:
         self._disk = disk
         self._path = path
-        self.writer = self.reader = sqlite3.connect(
-            ":memory:", check_same_thread=False, isolation_level=None
-        )
+        self.writer = self.reader = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         if disk.exists(path):
             self.writer.deserialize(read_file(disk, path))
 
@@ -609,9 +616,8 @@ class ThreadOffload:
             for number in range(threads if lane is Lane.ANY else 1):
                 serve = _serve_idly if lane is Lane.IDLE else _serve
                 thread = threading.Thread(
-                    target=serve, args=(self._lanes[lane],), daemon=True,
-                    name=f"{lane.value}-{number}",
-                )  # fmt: skip
+                    target=serve, args=(self._lanes[lane],), daemon=True, name=f"{lane.value}-{number}"
+                )
                 self._threads.append((lane, thread))
                 thread.start()
 
@@ -681,11 +687,7 @@ class LoopNetwork:
         return await asyncio.get_running_loop().create_connection(factory, host, port)
 
 
-_KEEPALIVE: Final = (
-    (socket.TCP_KEEPIDLE, 30),
-    (socket.TCP_KEEPINTVL, 10),
-    (socket.TCP_KEEPCNT, 3),
-)
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 
 
 def give_up_on_silence(
@@ -723,9 +725,7 @@ class SystemDatabase:
 
     @staticmethod
     def _connect(path: Path) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            path, timeout=30.0, check_same_thread=False, isolation_level=None
-        )
+        connection = sqlite3.connect(path, timeout=30.0, check_same_thread=False, isolation_level=None)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         return connection

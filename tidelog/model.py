@@ -35,9 +35,7 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 QUEUES_TOPIC: Final = "__queues"
 
-INTERNAL_TOPICS: Final = frozenset(
-    {METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC}
-)
+INTERNAL_TOPICS: Final = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC})
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -28,21 +28,8 @@ from typing import Final, NamedTuple, TypeAlias
 import cramjam
 from crc32c import crc32c
 
-from tidelog.errors import (
-    CorruptMessage,
-    InvalidRecord,
-    UnsupportedCompression,
-    UnsupportedForMessageFormat,
-)
-from tidelog.model import (
-    NO_EPOCH,
-    NO_PRODUCER,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    Epoch,
-    Offset,
-    ProducerId,
-)
+from tidelog.errors import CorruptMessage, InvalidRecord, UnsupportedCompression, UnsupportedForMessageFormat
+from tidelog.model import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, Epoch, Offset, ProducerId
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -247,12 +234,17 @@ def encode_batch(
     for delta, record in enumerate(records):
         _append_record(body, record, record.timestamp_ms - base_timestamp, delta)
     return seal_batch(
-        compress(codec, bytes(body)), count=len(records), attributes=attributes | codec,
+        compress(codec, bytes(body)),
+        count=len(records),
+        attributes=attributes | codec,
         base_timestamp=base_timestamp,
         max_timestamp=max(record.timestamp_ms for record in records),
-        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
-        base_offset=base_offset, leader_epoch=leader_epoch,
-    )  # fmt: skip
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
 
 
 def encode_empty(
@@ -260,9 +252,15 @@ def encode_empty(
 ) -> bytearray:
     """A batch that takes an offset and holds no record: it says no more than its sequence."""
     batch = seal_batch(
-        b"", count=1, attributes=0, base_timestamp=now_ms, max_timestamp=now_ms,
-        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
-    )  # fmt: skip
+        b"",
+        count=1,
+        attributes=0,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
     _INT32.pack_into(batch, HEADER_BYTES - _INT32.size, 0)
     _UINT32.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
     return batch
@@ -284,11 +282,22 @@ def seal_batch(
     """The batch around `count` records, which are encoded, and packed as `attributes` says."""
     batch = bytearray(HEADER_BYTES)
     HEADER.pack_into(
-        batch, 0,
-        base_offset, HEADER_BYTES - PREFIX_BYTES + len(payload), leader_epoch, MAGIC, 0,
-        attributes, count - 1, base_timestamp, max_timestamp,
-        producer_id, producer_epoch, base_sequence, count,
-    )  # fmt: skip
+        batch,
+        0,
+        base_offset,
+        HEADER_BYTES - PREFIX_BYTES + len(payload),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
     batch += payload
     _UINT32.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
     return batch
@@ -301,18 +310,16 @@ class Marker(NamedTuple):
     coordinator_epoch: Epoch
 
 
-def encode_marker(
-    marker: Marker, *, producer_id: ProducerId, producer_epoch: int, now_ms: int
-) -> bytearray:
+def encode_marker(marker: Marker, *, producer_id: ProducerId, producer_epoch: int, now_ms: int) -> bytearray:
     """The control batch that ends a producer's transaction."""
     record = Record(
         key=_MARKER_KEY.pack(0, int(marker.commits)),
-        value=_MARKER_VALUE.pack(0, marker.coordinator_epoch), timestamp_ms=now_ms,
-    )  # fmt: skip
+        value=_MARKER_VALUE.pack(0, marker.coordinator_epoch),
+        timestamp_ms=now_ms,
+    )
     return encode_batch(
-        [record], producer_id=producer_id, producer_epoch=producer_epoch,
-        attributes=TRANSACTIONAL | CONTROL,
-    )  # fmt: skip
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, attributes=TRANSACTIONAL | CONTROL
+    )
 
 
 def read_marker(batch: Buffer) -> Marker | None:
@@ -393,9 +400,7 @@ def iterate_times(batch: Buffer, *, size_max: int) -> Iterator[tuple[Offset, int
 def _open(batch: Buffer, size_max: int) -> tuple[BatchHeader, bytes]:
     """The header of a batch, its checksum verified, and its unpacked records."""
     if len(batch) < HEADER_BYTES:
-        raise CorruptMessage(
-            f"a batch has at least {HEADER_BYTES} bytes; this one has {len(batch)}"
-        )
+        raise CorruptMessage(f"a batch has at least {HEADER_BYTES} bytes; this one has {len(batch)}")
     header = read_header(batch)
     if header.size != len(batch) or not crc_matches(batch, header):
         raise CorruptMessage(f"the checksum of the batch at {header.base_offset} does not match")
@@ -416,9 +421,7 @@ def _read_place(data: bytes, at: int, header: BatchHeader) -> tuple[Offset, int,
     return offset, timestamp, end
 
 
-def _read_record(
-    data: bytes, at: int, header: BatchHeader, append_time: int | None
-) -> tuple[Record, int]:
+def _read_record(data: bytes, at: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
     """The record at `at`, and where it ends.
 
     A field that would end beyond the data is found out by what must follow it.
@@ -443,9 +446,12 @@ def _read_record(
     if at != end:
         raise CorruptMessage(_MISFIT)
     record = Record(
-        key=key, value=value, headers=headers, offset=offset,
+        key=key,
+        value=value,
+        headers=headers,
+        offset=offset,
         timestamp_ms=timestamp if append_time is None else append_time,
-    )  # fmt: skip
+    )
     return record, end
 
 

@@ -27,9 +27,7 @@ class Totals:
         self._consumer = Consumer(settings | {"group.id": "totals", "enable.auto.commit": False})
         self._producer = Producer(settings | {"enable.idempotence": True})
         found = self._consumer.list_topics(orders, timeout=10).topics[orders].partitions
-        self._consumer.assign(
-            [TopicPartition(orders, number, OFFSET_BEGINNING) for number in found]
-        )
+        self._consumer.assign([TopicPartition(orders, number, OFFSET_BEGINNING) for number in found])
 
     def step(self, seconds_max: float = 0.1) -> int:
         """Take the orders that are there, and write the totals that they change; how many."""

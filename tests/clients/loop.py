@@ -19,9 +19,7 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
         """Wait for `coroutine`; TimeoutError after `seconds`, and it is cancelled."""
-        return asyncio.run_coroutine_threadsafe(
-            asyncio.wait_for(coroutine, seconds), self.loop
-        ).result()
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, seconds), self.loop).result()
 
 
 @functools.cache

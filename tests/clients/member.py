@@ -45,11 +45,15 @@ def run_confluent(options: argparse.Namespace, stop: Stop) -> None:
     from confluent_kafka import Consumer, KafkaException
 
     config: dict[str, Any] = {
-        "bootstrap.servers": options.bootstrap, "group.id": options.group,
-        "auto.offset.reset": "earliest", "enable.auto.commit": False,
-        "session.timeout.ms": session_timeout_ms(options), "heartbeat.interval.ms": 300,
-        "partition.assignment.strategy": "cooperative-sticky", "log_level": 0,
-    }  # fmt: skip
+        "bootstrap.servers": options.bootstrap,
+        "group.id": options.group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": session_timeout_ms(options),
+        "heartbeat.interval.ms": 300,
+        "partition.assignment.strategy": "cooperative-sticky",
+        "log_level": 0,
+    }
     if options.instance:
         config["group.instance.id"] = options.instance
     consumer = Consumer(config)
@@ -86,10 +90,14 @@ def run_kafka_python(options: argparse.Namespace, stop: Stop) -> None:
 
     extra = {"group_instance_id": options.instance} if options.instance else {}
     consumer = KafkaConsumer(
-        bootstrap_servers=options.bootstrap, group_id=options.group,
-        auto_offset_reset="earliest", enable_auto_commit=False,
-        session_timeout_ms=session_timeout_ms(options), heartbeat_interval_ms=300, **extra,
-    )  # fmt: skip
+        bootstrap_servers=options.bootstrap,
+        group_id=options.group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=session_timeout_ms(options),
+        heartbeat_interval_ms=300,
+        **extra,
+    )
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         def on_partitions_revoked(self, revoked: Any) -> None:
@@ -130,10 +138,14 @@ def run_aiokafka(options: argparse.Namespace, stop: Stop) -> None:
     async def main() -> None:
         extra = {"group_instance_id": options.instance} if options.instance else {}
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=options.bootstrap, group_id=options.group,
-            auto_offset_reset="earliest", enable_auto_commit=False,
-            session_timeout_ms=session_timeout_ms(options), heartbeat_interval_ms=300, **extra,
-        )  # fmt: skip
+            bootstrap_servers=options.bootstrap,
+            group_id=options.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=session_timeout_ms(options),
+            heartbeat_interval_ms=300,
+            **extra,
+        )
         consumer.subscribe([options.topic], listener=Listener())
         await consumer.start()
         values: list[bytes | None] = []

@@ -80,10 +80,7 @@ class LossyProxy:
             self._connections.discard(task)
 
     async def _pass_requests(
-        self,
-        client: asyncio.StreamReader,
-        requests: asyncio.StreamWriter,
-        produces: dict[int, bool],
+        self, client: asyncio.StreamReader, requests: asyncio.StreamWriter, produces: dict[int, bool]
     ) -> None:
         while True:
             frame = await _read_frame(client)

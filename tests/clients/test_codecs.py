@@ -42,9 +42,7 @@ def write_once(shared_node: NodeProcess) -> Callable[[str, str], str]:
 
 
 @pytest.fixture(params=itertools.product(CLIENTS, CODECS), ids="-".join)
-def written(
-    request: pytest.FixtureRequest, write_once: Callable[[str, str], str]
-) -> tuple[str, str]:
+def written(request: pytest.FixtureRequest, write_once: Callable[[str, str], str]) -> tuple[str, str]:
     """A topic that one client has written with one codec, and the codec's name."""
     writer, codec = request.param
     return write_once(writer, codec), codec

@@ -10,7 +10,7 @@ from tests.clients.transacting import transact
 from tidelog.client.sender import BatchSender, Identity
 from tidelog.model import TopicPartition
 from tidelog.records import Codec
-from tidelog.spark import asking
+from tidelog.spark import client_loop
 from tidelog.spark.columns import ARROW
 from tidelog.spark.encode import cut, encode
 from tidelog.spark.ranges import OffsetRange
@@ -32,11 +32,14 @@ def test_what_a_client_writes_is_read_by_the_column(client, node, topic, codec):
     producer = client.producer(codec=codec, linger_ms=20)
     pending = [
         producer.send(
-            topic, b"v" * n, key=b"%d" % n if n % 3 else None,
-            headers=[("h", b"%d" % n), ("größe", b"")][: n % 3], timestamp_ms=NOW_MS + n,
+            topic,
+            b"v" * n,
+            key=b"%d" % n if n % 3 else None,
+            headers=[("h", b"%d" % n), ("größe", b"")][: n % 3],
+            timestamp_ms=NOW_MS + n,
         )
         for n in range(300)
-    ]  # fmt: skip
+    ]
     producer.flush()
     assert [each.result().offset for each in pending] == list(range(300))
 
@@ -45,15 +48,17 @@ def test_what_a_client_writes_is_read_by_the_column(client, node, topic, codec):
     messages = client.consumer().assign(topic, {0: EARLIEST}).take(300)
     assert [
         (
-            r["key"], r["value"], r["topic"], r["partition"], r["offset"],
-            round(1000 * r["timestamp"].timestamp()), r["timestampType"],
+            r["key"],
+            r["value"],
+            r["topic"],
+            r["partition"],
+            r["offset"],
+            round(1000 * r["timestamp"].timestamp()),
+            r["timestampType"],
             tuple((h["key"], h["value"]) for h in r["headers"] or ()),
         )
         for r in rows
-    ] == [
-        (m.key, m.value, m.topic, m.partition, m.offset, m.timestamp_ms, 0, m.headers)
-        for m in messages
-    ]  # fmt: skip
+    ] == [(m.key, m.value, m.topic, m.partition, m.offset, m.timestamp_ms, 0, m.headers) for m in messages]
 
 
 def test_transactions_of_clients_are_seen_once_they_are_committed(client, node, topic):
@@ -81,31 +86,33 @@ def test_clients_read_what_was_encoded_by_the_column(client, node, topic):
     key = pa.array([None if n % 4 == 0 else b"%d" % n for n in range(2000)], pa.binary())
     value = pa.array([None if n % 7 == 0 else b"v" * (n % 300) for n in range(2000)], pa.binary())
     headers = pa.array(
-        [[{"key": "größe", "value": b"%d" % n}] * (n % 3) or None for n in range(2000)],
-        ARROW["headers"],
+        [[{"key": "größe", "value": b"%d" % n}] * (n % 3) or None for n in range(2000)], ARROW["headers"]
     )
     parts = cut(key, value, headers, bytes_max=50_000)
     assert len(parts) > len(Codec)
 
     async def send() -> None:
-        connected = asking.client(node.bootstrap)
+        connected = client_loop.client(node.bootstrap)
         made = await connected.idempotent_producer()
-        sender = BatchSender(
-            connected, Identity(producer_id=made.producer_id, epoch=made.producer_epoch)
-        )
+        sender = BatchSender(connected, Identity(producer_id=made.producer_id, epoch=made.producer_epoch))
         place = TopicPartition(topic, 0)
         for number, part in enumerate(parts):
             rows = part.stop - part.start
             batch = encode(
-                key[part], value[part], headers=headers[part], now_ms=NOW_MS,
-                codec=Codec(number % len(Codec)), producer_id=made.producer_id,
+                key[part],
+                value[part],
+                headers=headers[part],
+                now_ms=NOW_MS,
+                codec=Codec(number % len(Codec)),
+                producer_id=made.producer_id,
                 producer_epoch=made.producer_epoch,
-                base_sequence=sender.take_sequence(place, rows), is_transactional=False,
-            )  # fmt: skip
+                base_sequence=sender.take_sequence(place, rows),
+                is_transactional=False,
+            )
             await sender.put(place, batch, rows)
         await sender.flush()
 
-    asking.wait(asking.start(send()))
+    client_loop.wait(client_loop.start(send()))
 
     messages = client.consumer().assign(topic, {0: EARLIEST}).take(2000)
     assert [m.offset for m in messages] == list(range(2000))

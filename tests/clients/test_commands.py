@@ -107,12 +107,11 @@ def test_a_group_is_described_with_its_members_offsets_and_lag(tidelog, node, or
     (member,) = described["members"]
     assert member["assignment"] == [{"topic": orders, "partitions": [0, 1, 2]}]
     assert (member["client"], member["host"]) == ("c\x1b[31m", "/127.0.0.1")
-    assert [
-        (one["committed"], one["end"], one["lag"], one["owner"]) for one in described["partitions"]
-    ] == [
-        (4, 10, 6, member["member"]), (10, 10, 0, member["member"]),
+    assert [(one["committed"], one["end"], one["lag"], one["owner"]) for one in described["partitions"]] == [
+        (4, 10, 6, member["member"]),
+        (10, 10, 0, member["member"]),
         (None, 10, None, member["member"]),
-    ]  # fmt: skip
+    ]
     assert described["lag"] == 6
     assert shown.code == 0 and "c\\x1b[31m" in shown.out and "\x1b" not in shown.out
 
@@ -224,9 +223,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(tidelog, node, orders
     assert unharmed == [2, 5, 9]
 
 
-def test_a_group_is_deleted_only_after_a_yes_and_what_was_lost_is_told(
-    tidelog, node, orders, group
-):
+def test_a_group_is_deleted_only_after_a_yes_and_what_was_lost_is_told(tidelog, node, orders, group):
     commit(node, group, orders, [2, 5])
 
     refused = tidelog("groups", "delete", group)
@@ -339,9 +336,10 @@ def test_a_topic_is_altered_and_a_dry_run_leaves_it_alone(tidelog, topic):
     assert "other partitions" in dry.err and "may be deleted" in dry.err
     assert untouched == (2, {"segment.ms": ("5000", "topic")})
     assert [(one["name"], one["before"], one["after"]) for one in done["changes"]] == [
-        ("partitions", "2", "5"), ("retention.ms", "604800000", "1000"),
+        ("partitions", "2", "5"),
+        ("retention.ms", "604800000", "1000"),
         ("segment.ms", "5000", "604800000"),
-    ]  # fmt: skip
+    ]
     assert partitions(tidelog, topic) == 5
     assert settings(tidelog, "--topic", topic) == {"retention.ms": ("1000", "topic")}
 

@@ -7,15 +7,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer
 
-from tests.clients.test_commands import (
-    PARTITIONS,
-    RECORDS,
-    SECONDS_MAX,
-    committed,
-    group,
-    orders,
-    tidelog,
-)
+from tests.clients.test_commands import PARTITIONS, RECORDS, SECONDS_MAX, committed, group, orders, tidelog
 from tests.support.node import NodeProcess
 
 __all__ = ["group", "orders", "tidelog"]  # fixtures
@@ -67,11 +59,14 @@ def another_member(node: NodeProcess, group: str, topic: str) -> Iterator:
     """A consumer that takes part in every rebalance, at the end of the topic."""
     consumer = Consumer(
         {
-            "bootstrap.servers": node.bootstrap, "group.id": group, "enable.auto.commit": False,
-            "partition.assignment.strategy": "range", "auto.offset.reset": "latest",
+            "bootstrap.servers": node.bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "partition.assignment.strategy": "range",
+            "auto.offset.reset": "latest",
             "heartbeat.interval.ms": 100,
         }
-    )  # fmt: skip
+    )
     consumer.subscribe([topic])
     stopping = threading.Event()
     assigned: list[object] = []

@@ -185,9 +185,7 @@ def test_a_consumer_goes_on_when_its_fetch_session_is_dropped(one_session_client
 def test_a_consumer_without_sessions_reads_the_same(node: NodeProcess, topic: str):
     with KafkaPythonClient(node.bootstrap) as client:
         client.producer(linger_ms=5).send_all(topic, [b"value"] * 30)
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=node.bootstrap, enable_incremental_fetch_sessions=False
-    )
+    consumer = kafka.KafkaConsumer(bootstrap_servers=node.bootstrap, enable_incremental_fetch_sessions=False)
     try:
         consumer.assign([kafka.TopicPartition(topic, 0)])
         consumer.seek_to_beginning()

@@ -32,8 +32,10 @@ class Member:
         self._name = " ".join(arguments)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.clients.member", *arguments],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         self._changed = threading.Condition()
         self._assignments: list[list[int]] = []
         self._generations: list[int] = []
@@ -170,9 +172,7 @@ def test_clients_of_three_libraries_live_in_one_node_each_in_its_group(
     create(node.bootstrap, topic)
     produce(node.bootstrap, topic, range(100))
 
-    everyone = [
-        members.start(library, node.bootstrap, f"{topic}-{library}", topic) for library in LIBRARIES
-    ]
+    everyone = [members.start(library, node.bootstrap, f"{topic}-{library}", topic) for library in LIBRARIES]
 
     expected = set(map(str, range(100)))
     for member in everyone:
@@ -221,10 +221,13 @@ def test_a_group_goes_on_where_it_was_after_the_node_restarts(
 def test_a_commit_of_an_earlier_generation_is_refused(node: NodeProcess, topic: str) -> None:
     create(node.bootstrap, topic)
     config: dict[str, Any] = {
-        "bootstrap.servers": node.bootstrap, "group.id": topic, "session.timeout.ms": 6000,
-        "enable.auto.commit": False, "auto.offset.reset": "earliest",
+        "bootstrap.servers": node.bootstrap,
+        "group.id": topic,
+        "session.timeout.ms": 6000,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
         "max.poll.interval.ms": 6000,
-    }  # fmt: skip
+    }
     slow = Consumer(config)
     slow.subscribe([topic])
     until(lambda: slow.poll(0.05) or slow.assignment(), "the slow one is assigned")
@@ -240,9 +243,11 @@ def test_a_commit_of_an_earlier_generation_is_refused(node: NodeProcess, topic: 
         slow.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
 
     assert refused.value.args[0].code() in (
-        KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID,
-        KafkaError._STATE, KafkaError.REBALANCE_IN_PROGRESS,
-    )  # fmt: skip
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError._STATE,
+        KafkaError.REBALANCE_IN_PROGRESS,
+    )
     committed = quick.committed([TopicPartition(topic, 0)], timeout=10)
     assert committed[0].offset < 0
     quick.close()

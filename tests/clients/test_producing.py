@@ -119,8 +119,11 @@ def test_a_record_goes_to_the_partition_it_was_sent_to(client, topic):
     assert [(s.partition, s.offset) for s in sent] == [(2, 0), (0, 0), (1, 0), (2, 1)]
     messages = client.consumer().assign(topic, dict.fromkeys(range(3), EARLIEST)).take(4)
     assert sorted((m.partition, m.offset, m.value) for m in messages) == [
-        (0, 0, b"to 0"), (1, 0, b"to 1"), (2, 0, b"to 2"), (2, 1, b"to 2"),
-    ]  # fmt: skip
+        (0, 0, b"to 0"),
+        (1, 0, b"to 1"),
+        (2, 0, b"to 2"),
+        (2, 1, b"to 2"),
+    ]
 
 
 def test_records_of_one_key_share_a_partition_and_stay_in_order(client, topic):

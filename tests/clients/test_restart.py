@@ -6,13 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.clients.adapters import (
-    EARLIEST,
-    Client,
-    ClusterDescription,
-    Message,
-    TopicDescription,
-)
+from tests.clients.adapters import EARLIEST, Client, ClusterDescription, Message, TopicDescription
 from tests.clients.libraries import CLIENTS
 from tests.clients.nodes import stored_batches
 from tests.support.node import NodeProcess
@@ -52,9 +46,7 @@ def client(library: type[Client], restarting_node: NodeProcess) -> Iterator[Clie
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_an_idempotent_producer_and_a_consumer_go_on_over_a_restart(
-    client, restarting_node, topic, end
-):
+def test_an_idempotent_producer_and_a_consumer_go_on_over_a_restart(client, restarting_node, topic, end):
     producer = client.producer(idempotent=True)
     producer.send(topic, b"0").result()
     consumer = client.consumer().assign(topic, {0: EARLIEST})
@@ -92,9 +84,7 @@ def topic_of(name: str) -> str:
 
 
 @pytest.fixture(scope="module", params=ENDS)
-def before(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Before]:
+def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Before]:
     """A node that was written to by all clients and started again since."""
     with NodeProcess(tmp_path_factory.mktemp("restarted") / "data") as node:
         with CLIENTS["kafka-python"](node.bootstrap) as client:
@@ -117,8 +107,7 @@ def _write(client: Client, before: Before, topic: str, *, idempotent: bool) -> N
     before.described[topic] = admin.describe(topic)
     producer = client.producer(codec="gzip", linger_ms=5, idempotent=idempotent)
     pending = [
-        producer.send(topic, b"%d" % n, key=b"key", partition=n % 2, headers=[("n", b"")])
-        for n in range(100)
+        producer.send(topic, b"%d" % n, key=b"key", partition=n % 2, headers=[("n", b"")]) for n in range(100)
     ]
     producer.flush()
     assert [each.result().offset for each in pending] == [n // 2 for n in range(100)]
@@ -143,8 +132,7 @@ def test_everything_acknowledged_is_there_after_a_restart(client_after, before):
     consumer = client_after.consumer()
 
     messages = {
-        topic: [consumer.read_all(topic, partition)[:50] for partition in (0, 1)]
-        for topic in before.messages
+        topic: [consumer.read_all(topic, partition)[:50] for partition in (0, 1)] for topic in before.messages
     }
 
     assert messages == before.messages

@@ -23,14 +23,17 @@ from tidelog.schemas.values import ValueReader, ValueWriter
 from tidelog.spark.registered import part_reader, part_writer
 
 AVRO = {
-    "type": "record", "name": "Order",
+    "type": "record",
+    "name": "Order",
     "fields": [{"name": "id", "type": "string"}, {"name": "n", "type": ["null", "long"]}],
-}  # fmt: skip
+}
 JSON = {
-    "$schema": "http://json-schema.org/draft-07/schema#", "title": "Order", "type": "object",
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "title": "Order",
+    "type": "object",
     "properties": {"id": {"type": "string"}, "n": {"type": ["integer", "null"]}},
     "required": ["id"],
-}  # fmt: skip
+}
 PROTO = """
 syntax = "proto3";
 message Other { string name = 1; }
@@ -39,9 +42,7 @@ message Shop {
 }
 """
 MESSAGE = message_factory.GetMessageClass(
-    file_of(Schema("PROTOBUF", PROTO), None)
-    .message_types_by_name["Shop"]
-    .nested_types_by_name["Order"]
+    file_of(Schema("PROTOBUF", PROTO), None).message_types_by_name["Shop"].nested_types_by_name["Order"]
 )
 VALUE = SerializationContext("orders", MessageField.VALUE)
 ORDER = {"id": "a", "n": 7}
@@ -106,10 +107,7 @@ def test_what_is_written_confluent_s_deserializer_reads(double, name):
     assert read(by_hand, VALUE) == ORDER
 
     kind = types.StructType(
-        [
-            types.StructField("id", types.StringType()),
-            types.StructField("n", types.IntegerType()),
-        ]
+        [types.StructField("id", types.StringType()), types.StructField("n", types.IntegerType())]
     )
     writer = part_writer(form(double, name), "orders", kind)
     (record,) = writer.write(pa.array([ORDER])).to_pylist()

@@ -36,12 +36,8 @@ def test_readers_of_committed_records_see_commits_and_no_aborts(client, topic):
         else:
             producer.commit()
 
-    assert seen(client, topic, COMMITTED) == [
-        b"%d-%d" % (n, e) for n in (0, 2, 4) for e in range(3)
-    ]
-    assert seen(client, topic, UNCOMMITTED) == [
-        b"%d-%d" % (n, e) for n in range(6) for e in range(3)
-    ]
+    assert seen(client, topic, COMMITTED) == [b"%d-%d" % (n, e) for n in (0, 2, 4) for e in range(3)]
+    assert seen(client, topic, UNCOMMITTED) == [b"%d-%d" % (n, e) for n in range(6) for e in range(3)]
 
 
 def test_a_transaction_over_partitions_and_topics_is_seen_whole_or_not_at_all(client, topic):

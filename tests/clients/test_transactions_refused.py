@@ -59,9 +59,12 @@ class RawProducer:
     def init(self, **more: Any) -> int:
         """Begin, or begin again, as often as it takes."""
         fields = {
-            "transactional_id": self.name, "transaction_timeout": TIMEOUT_MS, "producer_id": -1,
-            "producer_epoch": -1, **more,
-        }  # fmt: skip
+            "transactional_id": self.name,
+            "transaction_timeout": TIMEOUT_MS,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            **more,
+        }
         answers: list[Any] = []
 
         def is_answered() -> bool:
@@ -93,16 +96,22 @@ class RawProducer:
         return [result.partition_error_code for result in results.results_by_partition]
 
     def produce(
-        self, value: bytes, sequence: int = 0, *, version: int = 9, named: bool = True,
+        self,
+        value: bytes,
+        sequence: int = 0,
+        *,
+        version: int = 9,
+        named: bool = True,
         attributes: int = TRANSACTIONAL,
-    ) -> int:  # fmt: skip
+    ) -> int:
         batch = encode_batch(
-            [Record(value=value)], producer_id=self.id, producer_epoch=self.epoch,
-            base_sequence=sequence, attributes=attributes,
-        )  # fmt: skip
-        fields = produce_fields(
-            bytes(batch), self.topic, transactional_id=self.name if named else None
+            [Record(value=value)],
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            attributes=attributes,
         )
+        fields = produce_fields(bytes(batch), self.topic, transactional_id=self.name if named else None)
         answer = self._raw.ask(Api.PRODUCE, version, fields)
         return int(answer.responses[0].partition_responses[0].error_code)
 
@@ -112,15 +121,14 @@ class RawProducer:
 
     def commit_offsets(self, group: str, offset: int, **more: Any) -> int:
         fields = {
-            "transactional_id": self.name, "group_id": group, **self._who,
+            "transactional_id": self.name,
+            "group_id": group,
+            **self._who,
             "topics": [
-                {
-                    "name": self.topic,
-                    "partitions": [{"partition_index": 0, "committed_offset": offset}],
-                }
+                {"name": self.topic, "partitions": [{"partition_index": 0, "committed_offset": offset}]}
             ],
             **more,
-        }  # fmt: skip
+        }
         answer = self._raw.ask(Api.TXN_OFFSET_COMMIT, 3, fields)
         return int(answer.topics[0].partitions[0].error_code)
 

@@ -47,9 +47,7 @@ def restart(node: NodeProcess, end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_an_open_transaction_goes_on_over_a_restart_and_commits(
-    client, restarting_node, topic, end
-):
+def test_an_open_transaction_goes_on_over_a_restart_and_commits(client, restarting_node, topic, end):
     client.admin().create(topic)
     producer = client.transactional(topic)
     producer.begin()

@@ -35,9 +35,7 @@ def seen(client: Client, topic: str, isolation: str, partition: int = 0) -> list
     return [value for value in values if value and not value.startswith(b"end-")]
 
 
-def committed(
-    node: NodeProcess, group: str, topic: str, partition: int = 0, *, stable: bool = False
-) -> int:
+def committed(node: NodeProcess, group: str, topic: str, partition: int = 0, *, stable: bool = False) -> int:
     """The group's offset; with `stable` an undecided one is an error, whose code comes negated."""
     fields = {
         "group_id": group,
@@ -52,9 +50,7 @@ def committed(
 def decided(node: NodeProcess, group: str, topic: str) -> int:
     """Where the group goes on, once no transaction can change that; a commit need not wait."""
     unstable = -UNSTABLE_OFFSET_COMMIT
-    eventually(
-        lambda: committed(node, group, topic, stable=True) != unstable, "the offset is undecided"
-    )
+    eventually(lambda: committed(node, group, topic, stable=True) != unstable, "the offset is undecided")
     return max(committed(node, group, topic, stable=True), 0)
 
 

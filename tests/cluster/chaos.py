@@ -30,7 +30,8 @@ from tests.cluster.witnesses import (
 from tests.support.nodes import Nodes
 from tidelog.faces.cli.segments import Verifier, partition_directories
 from tidelog.model import NodeId, Offset
-from tidelog.simulation.history import Anomaly, History, Replicas, check, dump
+from tidelog.simulation.history import History, dump
+from tidelog.simulation.history_check import Anomaly, Replicas, check
 from tidelog.wire.apis import Api
 
 NODES: Final = (1, 2, 3)
@@ -174,10 +175,16 @@ class Chaos:
         for number, codec in enumerate(("none", "lz4")):
             name = f"producer-{number}"
             producer = ProducerWitness(
-                name, self.history, nodes.bootstrap, TOPICS,
-                log=self._log_of(name), in_flight_max=self._in_flight_max,
-                per_second_max=self._per_second_max / 2, linger_ms=5 * number, codec=codec,
-            )  # fmt: skip
+                name,
+                self.history,
+                nodes.bootstrap,
+                TOPICS,
+                log=self._log_of(name),
+                in_flight_max=self._in_flight_max,
+                per_second_max=self._per_second_max / 2,
+                linger_ms=5 * number,
+                codec=codec,
+            )
             self._producers.append(producer)
             producer.start()
         self._join()
@@ -323,9 +330,8 @@ class Chaos:
         self._nodes.start(victim)
         self._until_whole()
         self._nodes.ask(
-            Api.ELECT_LEADERS, 1,
-            {"election_type": PREFERRED, "topic_partitions": None, "timeout": 10_000},
-        )  # fmt: skip
+            Api.ELECT_LEADERS, 1, {"election_type": PREFERRED, "topic_partitions": None, "timeout": 10_000}
+        )
 
     def _isolate(self) -> None:
         self._nodes.network.isolate(self._victim())
@@ -370,9 +376,7 @@ class Chaos:
         self._await(lambda: self._committed() == ends, "the group does not come to the end")
         for member in self._members:
             member.stop()
-        outcome.failures += read_everything(
-            f"{FINAL}1", self.history, nodes.bootstrap, TOPICS, ends
-        )
+        outcome.failures += read_everything(f"{FINAL}1", self.history, nodes.bootstrap, TOPICS, ends)
         nodes.kill(*NODES)
         nodes.start(*NODES)
         nodes.until_active(*NODES)
@@ -382,9 +386,7 @@ class Chaos:
         after = self._watermarks()
         if after != ends:
             outcome.failures.append(f"the watermarks were {ends}, and are {after} after the kill")
-        outcome.failures += read_everything(
-            f"{FINAL}2", self.history, nodes.bootstrap, TOPICS, after
-        )
+        outcome.failures += read_everything(f"{FINAL}2", self.history, nodes.bootstrap, TOPICS, after)
         watermarks = after | self._watermarks({OFFSETS: OFFSETS_PARTITIONS})
         for node in NODES:
             nodes.stop(node)
@@ -446,8 +448,7 @@ class Chaos:
             verifier = Verifier(self._nodes[node].data)
             for path in partition_directories(self._nodes[node].data):
                 self.outcome.failures += [
-                    f"node {node}: {path.name}: {problem}"
-                    for problem in verifier.verify(path).problems
+                    f"node {node}: {path.name}: {problem}" for problem in verifier.verify(path).problems
                 ]
 
     def _complaints(self) -> Iterator[str]:

@@ -24,16 +24,13 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND: Final = 20
 ALL: Final = -1
 
 
-def create_topic(
-    bootstrap: str, topic: str, replicas: Sequence[Sequence[NodeId]], **config: str
-) -> None:
+def create_topic(bootstrap: str, topic: str, replicas: Sequence[Sequence[NodeId]], **config: str) -> None:
     """A topic whose partitions have these replicas, the preferred leader first."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK})
     settings = {key.replace("_", "."): value for key, value in config.items()}
     wanted = NewTopic(
-        topic, len(replicas), replica_assignment=[list(nodes) for nodes in replicas],
-        config=settings,
-    )  # fmt: skip
+        topic, len(replicas), replica_assignment=[list(nodes) for nodes in replicas], config=settings
+    )
     admin.create_topics([wanted])[topic].result(WAIT_SECONDS_MAX)
 
 

@@ -162,9 +162,7 @@ class Crowd:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         try:
             self.release()
             self._call(self._end, error is not None)
@@ -176,12 +174,17 @@ class Crowd:
 
     def consumer(self, name: str) -> Any:
         return AIOKafkaConsumer(
-            bootstrap_servers=self._bootstrap, group_id=self.group, client_id=name,
-            enable_auto_commit=False, auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS,
-            retry_backoff_ms=BACKOFF_MS, fetch_max_wait_ms=100,
+            bootstrap_servers=self._bootstrap,
+            group_id=self.group,
+            client_id=name,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            retry_backoff_ms=BACKOFF_MS,
+            fetch_max_wait_ms=100,
             partition_assignment_strategy=(self._assignor,),
-        )  # fmt: skip
+        )
 
     def fail(self, what: str) -> None:
         self._failures.append(what)

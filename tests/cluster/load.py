@@ -7,14 +7,7 @@ from collections import defaultdict
 from functools import partial
 from typing import Final
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 WAIT_SECONDS_MAX: Final = 60.0
@@ -112,9 +105,12 @@ class Load(threading.Thread):
             partition = self.partition(number)
             self.sent[partition].append(number)
             self._producer.produce(
-                self._topic, self.value(number), key=self.key(number), partition=partition,
+                self._topic,
+                self.value(number),
+                key=self.key(number),
+                partition=partition,
                 on_delivery=partial(self._delivered, number),
-            )  # fmt: skip
+            )
             number += 1
             self._producer.poll(0)
         left = self._producer.flush(WAIT_SECONDS_MAX)
@@ -143,8 +139,7 @@ class Load(threading.Thread):
         with self._changed:
             target = self.count_acknowledged + more
             self._changed.wait_for(
-                lambda: self.failure is not None or self.count_acknowledged >= target,
-                WAIT_SECONDS_MAX,
+                lambda: self.failure is not None or self.count_acknowledged >= target, WAIT_SECONDS_MAX
             )
             assert self.failure is None, self.failure
             assert self.count_acknowledged >= target, f"{self.name}: nothing is acknowledged"

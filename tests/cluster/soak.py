@@ -26,9 +26,7 @@ def main() -> int:
     seed = int(time.time()) if options.seed is None else options.seed
     directory = Path(tempfile.mkdtemp(prefix="tidelog-soak-"))
     say(f"seed {seed}, {options.minutes:g} minutes, in {directory}")
-    chaos = Chaos(
-        directory, seed, per_second_max=options.rate, in_flight_max=options.in_flight, report=say
-    )
+    chaos = Chaos(directory, seed, per_second_max=options.rate, in_flight_max=options.in_flight, report=say)
     outcome = chaos.run(options.minutes * 60)
     say(str(outcome))
     if outcome.is_good:

@@ -80,9 +80,11 @@ def fill_topics(cluster):
     written = Digests()
     ends: dict[tuple[str, int], int] = {}
     settings = {
-        "bootstrap.servers": cluster.bootstrap, "linger.ms": 50, "batch.num.messages": 10_000,
+        "bootstrap.servers": cluster.bootstrap,
+        "linger.ms": 50,
+        "batch.num.messages": 10_000,
         "queue.buffering.max.messages": 200_000,
-    }  # fmt: skip
+    }
     for topic in PARTITIONS:
         config = {"cleanup.policy": "compact"} if topic == STATE else {}
         cluster.create_topic(topic, partitions=PARTITIONS[topic], config=config)
@@ -145,11 +147,15 @@ def consume(bootstrap):
     found = Digests()
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "isolation.level": "read_committed",
-            "enable.partition.eof": True, "queued.min.messages": 100_000,
+            "bootstrap.servers": bootstrap,
+            "group.id": "check",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "queued.min.messages": 100_000,
         }
-    )  # fmt: skip
+    )
     places = [TopicPartition(t, n, 0) for t, count in PARTITIONS.items() for n in range(count)]
     consumer.assign(places)
     ended = 0
@@ -159,9 +165,13 @@ def consume(bootstrap):
                 ended += 1
             else:
                 found.add(
-                    message.topic(), message.partition(), message.offset(),
-                    message.timestamp()[1], message.key(), message.value(),
-                )  # fmt: skip
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                    message.timestamp()[1],
+                    message.key(),
+                    message.value(),
+                )
     consumer.close()
     return found
 
@@ -169,8 +179,10 @@ def consume(bootstrap):
 def tidelog(*arguments):
     done = subprocess.run(
         [sys.executable, "-m", "tidelog.faces.cli", *map(str, arguments), "--json"],
-        capture_output=True, check=False, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        check=False,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -48,9 +48,7 @@ def write_records(nodes: Nodes, topic: str, count: int) -> None:
     failed: list[Any] = []
     producer = Producer({"bootstrap.servers": nodes.bootstrap, "enable.idempotence": True})
     for number in range(count):
-        producer.produce(
-            topic, b"record %d" % number, on_delivery=lambda error, _: failed.append(error)
-        )
+        producer.produce(topic, b"record %d" % number, on_delivery=lambda error, _: failed.append(error))
         producer.poll(0)
     assert producer.flush(60) == 0
     assert [error for error in failed if error is not None] == []
@@ -101,9 +99,7 @@ def test_a_broker_that_missed_a_thousand_records_rejoins(nodes):
     nodes.until_in_sync("thousand", TRIO)
     nodes.until(lambda: nodes.log_end(AWAY, "thousand") == 2000, "it does not end at 2000")
     assert_equal_copies(nodes, "thousand")
-    (done,) = [
-        one for one in replication(nodes, 101)["catch_up"]["ended"] if one["topic"] == "thousand"
-    ]
+    (done,) = [one for one in replication(nodes, 101)["catch_up"]["ended"] if one["topic"] == "thousand"]
     assert (done["state"], done["node"], done["from"]) == ("done", AWAY, 1000)
 
 

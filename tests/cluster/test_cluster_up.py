@@ -49,9 +49,7 @@ def produce(bootstrap: str, cluster: ClusterProcess, topic: str, value: str) -> 
 
 
 def consume(bootstrap: str, cluster: ClusterProcess, topic: str) -> list[str]:
-    ended = cluster.command(
-        "consume", topic, "--from-beginning", "--no-follow", "--bootstrap", bootstrap
-    )
+    ended = cluster.command("consume", topic, "--from-beginning", "--no-follow", "--bootstrap", bootstrap)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.split()
 
@@ -168,8 +166,9 @@ def test_after_a_blackout_nodes_are_started_one_after_the_other(cluster):
     assert alone.returncode == 0, alone.stderr
     node = json.loads(alone.stdout)
     assert (node["state"], node["waits_for"]) == (
-        "starting", "waiting for 2 of 3 voters: 2, 3; 1 more must run",
-    )  # fmt: skip
+        "starting",
+        "waiting for 2 of 3 voters: 2, 3; 1 more must run",
+    )
     http = cluster.ready["http"].split(",")[0]
     unready = get(http, "/health/ready")
     assert (unready["status"], unready["detail"]) == (503, node["waits_for"])
@@ -180,8 +179,10 @@ def test_after_a_blackout_nodes_are_started_one_after_the_other(cluster):
 
 def test_what_cannot_be_done_is_refused_in_one_line(cluster):
     refused: list[tuple[list[object], str]] = [
-        (["start", 1], "runs already"), (["kill", 9], "nodes 1, 2, 3"), (["up"], "already"),
-    ]  # fmt: skip
+        (["start", 1], "runs already"),
+        (["kill", 9], "nodes 1, 2, 3"),
+        (["up"], "already"),
+    ]
     for arguments, expected in refused:
         ended = cluster.command("cluster", *arguments, "--data", cluster.data)
 

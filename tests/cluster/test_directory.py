@@ -21,12 +21,22 @@ def start_and_fail(data: Path, *options: str) -> str:
     """Start a node that must refuse to; what it tells."""
     ended = subprocess.run(
         [
-            sys.executable, "-m", "tidelog.faces.cli", "start",
-            "--data", str(data), "--kafka", "127.0.0.1:0", *options,
+            sys.executable,
+            "-m",
+            "tidelog.faces.cli",
+            "start",
+            "--data",
+            str(data),
+            "--kafka",
+            "127.0.0.1:0",
+            *options,
         ],
-        capture_output=True, timeout=45, check=False, text=True,
+        capture_output=True,
+        timeout=45,
+        check=False,
+        text=True,
         env={**os.environ, "COLUMNS": "400"},
-    )  # fmt: skip
+    )
     assert ended.returncode != 0, ended.stdout
     assert "ready" not in ended.stdout
     assert "Traceback" not in ended.stderr, ended.stderr

@@ -20,16 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.cluster import ClusterProcess, wait_until
-from tidelog.simulation.registers import (
-    ABSENT,
-    NOTHING,
-    Key,
-    Registers,
-    Shown,
-    Write,
-    check,
-    log_of,
-)
+from tidelog.simulation.registers import ABSENT, NOTHING, Key, Registers, Shown, Write, check, log_of
 
 CLIENTS = 5
 KEYS = ("a", "b")
@@ -226,9 +217,7 @@ def read_log(client: Client) -> list[tuple[Key, int, bytes | None]]:
     while True:
         path = f"/v1/topics/b/partitions/0/records?offset={offset}&limit=500&encoding=text"
         page = client.ask("GET", path).json
-        records += [
-            (at(one["key"]), one["offset"], one["value"].encode()) for one in page["records"]
-        ]
+        records += [(at(one["key"]), one["offset"], one["value"].encode()) for one in page["records"]]
         offset = page["next_offset"]
         if offset == page["high_watermark"]:
             return records
@@ -236,9 +225,7 @@ def read_log(client: Client) -> list[tuple[Key, int, bytes | None]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_registers_hold_while_their_leader_is_killed_frozen_and_started_again(
-    tmp_path: Path,
-) -> None:
+def test_registers_hold_while_their_leader_is_killed_frozen_and_started_again(tmp_path: Path) -> None:
     history = Registers()
     with ClusterProcess(tmp_path / "data") as cluster:
         nodes = cluster.ready["http"].split(",")

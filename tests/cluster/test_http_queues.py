@@ -46,9 +46,8 @@ class Worker(threading.Thread):
         for node in itertools.cycle(sorted(self._http)):
             try:
                 status, answer = ask(
-                    self._http[node], method, f"{path}?sync_timeout_ms=3000", body,
-                    **{"idempotency-key": key},
-                )  # fmt: skip
+                    self._http[node], method, f"{path}?sync_timeout_ms=3000", body, **{"idempotency-key": key}
+                )
             except (OSError, HTTPException):
                 continue
             if status < 300:

@@ -71,9 +71,12 @@ class Writers:
         while True:
             try:
                 status, answer = ask(
-                    self._address, "POST", "/v1/topics/t/records?sync_timeout_ms=3000",
-                    {"records": records}, **{"idempotency-key": f"request {number}"},
-                )  # fmt: skip
+                    self._address,
+                    "POST",
+                    "/v1/topics/t/records?sync_timeout_ms=3000",
+                    {"records": records},
+                    **{"idempotency-key": f"request {number}"},
+                )
             except (OSError, HTTPException) as error:
                 self.failures.append(error)  # this node lives: it must answer
                 raise
@@ -121,16 +124,13 @@ class Listener:
 
     def wait_heard(self, partition: int, count: int) -> list[tuple[int, Any]]:
         wait_until(
-            lambda: len(self.heard(partition)) >= count or bool(self.others),
-            "the stream stands still",
+            lambda: len(self.heard(partition)) >= count or bool(self.others), "the stream stands still"
         )
         assert self.others == []
         return self.heard(partition)
 
     def heard(self, partition: int) -> list[tuple[int, Any]]:
-        return [
-            (one["offset"], one["value"]) for one in self.records if one["partition"] == partition
-        ]
+        return [(one["offset"], one["value"]) for one in self.records if one["partition"] == partition]
 
 
 def read_all(address: str, partition: int) -> list[tuple[int, Any]]:

@@ -17,20 +17,13 @@ TOPIC = "orders"
 PARTITIONS = 4
 ROUNDS = 50
 SEED = 20261115
-SETTINGS = {
-    "log.segment.bytes": 256 * 1024,
-    "log.index.interval.bytes": 1024,
-    "checkpoint.ms": 100,
-}
+SETTINGS = {"log.segment.bytes": 256 * 1024, "log.index.interval.bytes": 1024, "checkpoint.ms": 100}
 
 
 @contextmanager
 def loads_on(node: NodeProcess, count: int, seed: int) -> Iterator[list[Load]]:
     create_topic(node.bootstrap, TOPIC, PARTITIONS)
-    loads = [
-        Load(f"producer-{number}", node.bootstrap, TOPIC, PARTITIONS, seed)
-        for number in range(count)
-    ]
+    loads = [Load(f"producer-{number}", node.bootstrap, TOPIC, PARTITIONS, seed) for number in range(count)]
     for load in loads:
         load.start()
     yield loads

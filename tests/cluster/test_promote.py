@@ -48,9 +48,7 @@ def tidelog(nodes: Nodes, *arguments: object) -> tuple[int, Any, str]:
     return code, json.loads(out.getvalue() or "null"), err.getvalue()
 
 
-def test_a_planned_promotion_waits_until_the_target_is_in_sync_and_loses_nothing(
-    nodes: Nodes,
-) -> None:
+def test_a_planned_promotion_waits_until_the_target_is_in_sync_and_loses_nothing(nodes: Nodes) -> None:
     create_topic(nodes.bootstrap, "planned", [NODES])
     nodes.until_all_in_sync("planned")
     load = Load("planned", nodes.bootstrap, "planned", 1, SEED, **STEADY)
@@ -116,9 +114,7 @@ def test_by_force_a_replica_leads_that_lacks_records_and_says_how_many(nodes: No
     # Who comes back later follows the new truth.
     nodes.start(1)
     nodes.until_in_sync("forced", {1, 2})
-    assert [value for _, value in read_back(nodes.bootstrap, "forced", 0)] == [
-        b"0", b"1", b"2", b"new",
-    ]  # fmt: skip
+    assert [value for _, value in read_back(nodes.bootstrap, "forced", 0)] == [b"0", b"1", b"2", b"new"]
 
 
 def known_end(nodes: Nodes, via: int, topic: str, node: int) -> int | None:
@@ -127,9 +123,7 @@ def known_end(nodes: Nodes, via: int, topic: str, node: int) -> int | None:
     return None if end is None else int(end)
 
 
-def test_where_an_operator_decides_a_promotion_or_an_election_brings_a_leader(
-    nodes: Nodes,
-) -> None:
+def test_where_an_operator_decides_a_promotion_or_an_election_brings_a_leader(nodes: Nodes) -> None:
     create_topic(nodes.bootstrap, "by-hand", [NODES], failover_mode="manual")
     nodes.until_all_in_sync("by-hand")
     assert write(nodes[1].port, "by-hand", b"0", acks=ALL) == (OK, 0)

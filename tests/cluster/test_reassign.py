@@ -120,15 +120,15 @@ def test_a_move_is_cancelled_half_way_and_the_replicas_are_those_of_before(
         assert admin.alter_partition_reassignments({place: target}) == {place: None}
         nodes.until(
             lambda: (
-                copier in nodes.partition("staying").in_sync
-                and directory(nodes, cut_off, "staying").exists()
+                copier in nodes.partition("staying").in_sync and directory(nodes, cut_off, "staying").exists()
             ),
             "nobody copies",
         )
         assert admin.list_partition_reassignments()[place] == {
-            "replicas": [*target, *others], "adding_replicas": target[1:],
+            "replicas": [*target, *others],
+            "adding_replicas": target[1:],
             "removing_replicas": others,
-        }  # fmt: skip
+        }
         load.wait_acknowledged(100)
 
         done = tidelog(nodes, "reassign", "cancel", "--topic", "staying")
@@ -153,10 +153,7 @@ def test_a_replica_that_moved_while_its_node_was_away_leaves_nothing_there(nodes
     nodes.until_in_sync("away", stay)
 
     target = (*stay, 4)
-    tidelog(
-        nodes, "reassign", "start", "--topic", "away",
-        "--replicas", ",".join(map(str, target)), "--wait",
-    )  # fmt: skip
+    tidelog(nodes, "reassign", "start", "--topic", "away", "--replicas", ",".join(map(str, target)), "--wait")
     assert directory(nodes, victim, "away").exists(), "its files were there when it died"
     nodes.start(victim)
 
@@ -182,9 +179,7 @@ def test_a_broker_is_drained_under_load_and_removed(nodes: Nodes) -> None:
         assert tidelog(nodes, "reassign", "status")["partitions"] == []
         tidelog(nodes, "topics", "create", "later", "--partitions", 8, "--replication", 3)
         nodes.until(
-            lambda: (
-                [path.name for path in nodes[5].data.glob("*-[0-9]*")] == ["__cluster_metadata-0"]
-            ),
+            lambda: [path.name for path in nodes[5].data.glob("*-[0-9]*")] == ["__cluster_metadata-0"],
             "the drained node holds something",
         )
 

@@ -211,13 +211,15 @@ def test_a_minority_acknowledges_nothing_and_forgets_it_when_it_is_healed(nodes:
     # Until its lease ends nobody else leads, and who asks it alone is answered by it alone.
     nodes.until(
         lambda: write(alone.port, "parted", b"minority", acks=1)[0] == NOT_LEADER_OR_FOLLOWER,
-        "the lease does not end", 10,
-    )  # fmt: skip
+        "the lease does not end",
+        10,
+    )
     held = nodes.log_end(old.leader, "parted")
     nodes.until_all_see(
         lambda via: nodes.partition("parted", 0, via).epoch > old.epoch,
-        "the majority elects nobody", without=[old.leader],
-    )  # fmt: skip
+        "the majority elects nobody",
+        without=[old.leader],
+    )
     new = nodes.partition("parted", 0, others[0])
     assert new.leader != old.leader
     assert write(nodes[new.leader].port, "parted", b"majority", acks=ALL) == (OK, 1)
@@ -243,9 +245,7 @@ def connections(nodes: Nodes) -> int:
     return sum(row[1].rpartition(":")[2] in ports and row[3] == ESTABLISHED for row in table)
 
 
-def test_nodes_have_one_connection_to_each_other_however_many_partitions_they_share(
-    nodes: Nodes,
-) -> None:
+def test_nodes_have_one_connection_to_each_other_however_many_partitions_they_share(nodes: Nodes) -> None:
     def until_written(topic: str, partitions: int) -> None:
         load = Load(topic, nodes.bootstrap, topic, partitions, SEED)
         try:

@@ -38,11 +38,12 @@ SECONDS_MAX = 30.0
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     settings = {
-        **SETTINGS, "http": "127.0.0.1:0",
+        **SETTINGS,
+        "http": "127.0.0.1:0",
         "replication.stream.full.sync.threshold": THRESHOLD,
         "replication.stream.heartbeat.interval.ms": 100,
         "replication.stream.replica.timeout.secs": TIMEOUT_SECONDS,
-    }  # fmt: skip
+    }
     with Nodes(tmp_path_factory.mktemp("three"), NODES, settings) as nodes:
         yield nodes
         for node in NODES:
@@ -65,7 +66,7 @@ def client(nodes: Nodes) -> Iterator[Client]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy that hears nothing for a second looks elsewhere."""
-    monkeypatch.setattr("tidelog.client.replica_plan.SILENCE_SECONDS_MIN", 1.0)
+    monkeypatch.setattr("tidelog.copies.embedded.plan.SILENCE_SECONDS_MIN", 1.0)
 
 
 class Bucket:
@@ -209,12 +210,15 @@ def test_3_multiple_replicas_simultaneously(nodes, client, tmp_path):
         copies = [
             stack.enter_context(
                 copy_of(
-                    bucket, nodes[1 + number % 3].http, tmp_path / str(number), format=form,
+                    bucket,
+                    nodes[1 + number % 3].http,
+                    tmp_path / str(number),
+                    format=form,
                     replica_id=f"several-{number}",
                 )
             )
             for number, form in enumerate(forms)
-        ]  # fmt: skip
+        ]
         bucket.write(200)
         for copy in copies:
             same(copy, bucket)

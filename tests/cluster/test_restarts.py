@@ -67,9 +67,13 @@ class Restarts:
         at = node.bootstrap
         create_topic(at, PLAIN, PLAIN_PARTITIONS, segment_bytes="65536")
         create_topic(
-            at, COMPACTED, COMPACTED_PARTITIONS,
-            cleanup_policy="compact", segment_bytes="16384", min_cleanable_dirty_ratio="0.01",
-        )  # fmt: skip
+            at,
+            COMPACTED,
+            COMPACTED_PARTITIONS,
+            cleanup_policy="compact",
+            segment_bytes="16384",
+            min_cleanable_dirty_ratio="0.01",
+        )
         slow = {"per_second_max": 200, "unacknowledged_max": 50}
         self.plain = Load("plain", at, PLAIN, PLAIN_PARTITIONS, SEED, **slow)
         self.keyed = KeyedLoad("keyed", at, COMPACTED, COMPACTED_PARTITIONS, SEED, **slow)
@@ -218,8 +222,11 @@ def verify(data: Path) -> None:
     """`tidelog log verify` finds nothing."""
     ended = subprocess.run(
         [sys.executable, "-m", "tidelog.faces.cli", "log", "verify", str(data)],
-        capture_output=True, timeout=SECONDS_MAX, check=False, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        timeout=SECONDS_MAX,
+        check=False,
+        text=True,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 

@@ -47,16 +47,22 @@ class Operator:
             **cluster.environment,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "TIDELOG_BOOTSTRAP": ",".join(cluster.bootstraps),
-            "DATA": str(cluster.data), "QUORUM": content["quorum"],
-        }  # fmt: skip
+            "DATA": str(cluster.data),
+            "QUORUM": content["quorum"],
+        }
 
     def run(self, block: str) -> str:
         """Run the commands of a block; what they print."""
         began = time.monotonic()
         process = subprocess.Popen(
-            ["sh", "-euc", block], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, env=self._environment, start_new_session=True,
-        )  # fmt: skip
+            ["sh", "-euc", block],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            start_new_session=True,
+        )
         if re.search(r"&$", block, re.MULTILINE):
             self._background.append(process.pid)  # what it leaves behind is of its group
         try:

@@ -19,9 +19,11 @@ pytestmark = pytest.mark.slow
 
 TRIO = (101, 102, 103)
 SETTINGS = {
-    "http": "127.0.0.1:0", "offsets.topic.num.partitions": 2, "scrub.interval.ms": 200,
+    "http": "127.0.0.1:0",
+    "offsets.topic.num.partitions": 2,
+    "scrub.interval.ms": 200,
     "scrub.bytes.per.second": 50_000_000,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +42,7 @@ def make_topic(nodes: Nodes, topic: str, *replicas: int) -> None:
     nodes.until_all_in_sync(topic)
     for number in range(30):
         assert write(nodes[replicas[0]].port, topic, b"%d" % number * 50, acks=ALL)[0] == OK
-    nodes.until(
-        lambda: all(nodes.log_end(node, topic) == 30 for node in replicas), "they differ in length"
-    )
+    nodes.until(lambda: all(nodes.log_end(node, topic) == 30 for node in replicas), "they differ in length")
 
 
 def flip(nodes: Nodes, node: int, topic: str, byte: int = 100) -> Path:

@@ -55,18 +55,34 @@ UNCOMMITTED: Final = 0
 class Process:
     """A transformer, and its successors of the same transactional id."""
 
-    def __init__(
-        self, directory: Path, bootstrap: str, library: str, name: str, topic: str
-    ) -> None:
+    def __init__(self, directory: Path, bootstrap: str, library: str, name: str, topic: str) -> None:
         self.name = name
         self.starts = 0
         self._log = directory / f"{name}.log"
         self._command = [
-            sys.executable, "-m", "tests.cluster.transformer", library, "--bootstrap", bootstrap,
-            "--id", name, "--group", GROUPS[topic], "--input", topic, "--output", OUT,
-            "--partitions", str(PARTITIONS[OUT]), "--input-partitions", str(PARTITIONS[topic]),
-            "--timeout-ms", str(TIMEOUT_MS), "--session-ms", str(SESSION_MS),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "tests.cluster.transformer",
+            library,
+            "--bootstrap",
+            bootstrap,
+            "--id",
+            name,
+            "--group",
+            GROUPS[topic],
+            "--input",
+            topic,
+            "--output",
+            OUT,
+            "--partitions",
+            str(PARTITIONS[OUT]),
+            "--input-partitions",
+            str(PARTITIONS[topic]),
+            "--timeout-ms",
+            str(TIMEOUT_MS),
+            "--session-ms",
+            str(SESSION_MS),
+        ]
         self._running: list[subprocess.Popen[bytes]] = []
 
     @property
@@ -77,9 +93,7 @@ class Process:
         """Start one more; what runs already is a zombie from now on."""
         self.starts += 1
         with self._log.open("ab") as log:
-            self._running.append(
-                subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log)
-            )
+            self._running.append(subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log))
 
     def wait_written(self) -> None:
         out = self._running[-1].stdout
@@ -117,8 +131,7 @@ class Run:
             replicas = [self.random.sample(NODES, len(NODES)) for _ in range(count)]
             create_topic(nodes.bootstrap, topic, replicas)
         self.loads = [
-            Load(f"load-{t}", nodes.bootstrap, t, PARTITIONS[t], seed, per_second_max=150)
-            for t in GROUPS
+            Load(f"load-{t}", nodes.bootstrap, t, PARTITIONS[t], seed, per_second_max=150) for t in GROUPS
         ]
         self.workers = [
             self._process("confluent", "first", SHARED),
@@ -177,8 +190,7 @@ class Run:
         before = {topic: self.progress(topic) for topic in GROUPS}
         for topic in GROUPS:
             self._await(
-                partial(self._is_further, topic, before[topic]),
-                f"nobody transforms {topic} any more",
+                partial(self._is_further, topic, before[topic]), f"nobody transforms {topic} any more"
             )
 
     def _is_further(self, topic: str, progress: int) -> bool:
@@ -282,9 +294,10 @@ class Run:
         """What the group has committed, as far as it is decided; raises if it is not known now."""
         numbers = list(range(PARTITIONS[topic]))
         fields = {
-            "group_id": GROUPS[topic], "topics": [{"name": topic, "partition_indexes": numbers}],
+            "group_id": GROUPS[topic],
+            "topics": [{"name": topic, "partition_indexes": numbers}],
             "require_stable": True,
-        }  # fmt: skip
+        }
         coordinator = self.coordinator(GROUPS[topic], kind=0)
         answer = self.nodes.ask(Api.OFFSET_FETCH, 7, fields, coordinator)
         assert answer.error_code == 0
@@ -306,9 +319,10 @@ class Run:
         leader = self.nodes.partition(topic, number).leader
         asked = {"partition_index": number, "timestamp": LATEST, "current_leader_epoch": -1}
         fields = {
-            "replica_id": -1, "isolation_level": isolation,
+            "replica_id": -1,
+            "isolation_level": isolation,
             "topics": [{"name": topic, "partitions": [asked]}],
-        }  # fmt: skip
+        }
         found = self.nodes.ask(Api.LIST_OFFSETS, 5, fields, leader).topics[0].partitions[0]
         assert found.error_code == 0
         return int(found.offset)
@@ -322,9 +336,7 @@ class Run:
             found += self.nodes.ask(Api.LIST_TRANSACTIONS, 0, {}, node).transaction_states
         assert found, "nobody knows of any transactional id"
         return {
-            one.transactional_id: one.transaction_state
-            for one in found
-            if one.transaction_state not in DONE
+            one.transactional_id: one.transaction_state for one in found if one.transaction_state not in DONE
         }
 
     def held_back(self) -> list[str]:
@@ -352,11 +364,15 @@ class Run:
         """How often each value is in the outputs."""
         consumer = Consumer(
             {
-                "bootstrap.servers": self.nodes.bootstrap, "group.id": "checking",
-                "isolation.level": isolation, "auto.offset.reset": "error",
-                "enable.auto.commit": False, "enable.partition.eof": True, **QUICK,
+                "bootstrap.servers": self.nodes.bootstrap,
+                "group.id": "checking",
+                "isolation.level": isolation,
+                "auto.offset.reset": "error",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                **QUICK,
             }
-        )  # fmt: skip
+        )
         try:
             consumer.assign([TopicPartition(OUT, number, 0) for number in range(PARTITIONS[OUT])])
             values: Counter[bytes] = Counter()
@@ -379,9 +395,7 @@ class Run:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 240)
-def test_inputs_are_transformed_once_though_producers_and_brokers_are_killed(
-    tmp_path: Path,
-) -> None:
+def test_inputs_are_transformed_once_though_producers_and_brokers_are_killed(tmp_path: Path) -> None:
     print(f"seed {SEED}")
     with Nodes(tmp_path, NODES, SETTINGS) as nodes:
         nodes.until_active(*NODES)

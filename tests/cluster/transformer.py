@@ -39,26 +39,29 @@ def run_confluent(options: argparse.Namespace) -> None:
     producer = Producer(
         {
             **common,
-            "transactional.id": options.id, "transaction.timeout.ms": options.timeout_ms,
+            "transactional.id": options.id,
+            "transaction.timeout.ms": options.timeout_ms,
             "linger.ms": 0,
         }
-    )  # fmt: skip
+    )
     consumer = Consumer(
         {
             **common,
-            "group.id": options.group, "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest", "enable.auto.commit": False,
+            "group.id": options.group,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
             "partition.assignment.strategy": "range",
-            "session.timeout.ms": options.session_ms, "heartbeat.interval.ms": 300,
+            "session.timeout.ms": options.session_ms,
+            "heartbeat.interval.ms": 300,
         }
-    )  # fmt: skip
+    )
     messages: list[Message] = []
     producer.init_transactions(DECIDE_SECONDS_MAX)
     # With callbacks of ours it joins no further generation while a batch of this one is worked on.
     consumer.subscribe(
-        [options.input],
-        on_assign=lambda *_: messages.clear(), on_revoke=lambda *_: messages.clear(),
-    )  # fmt: skip
+        [options.input], on_assign=lambda *_: messages.clear(), on_revoke=lambda *_: messages.clear()
+    )
     while True:
         going_on()
         messages.clear()
@@ -83,8 +86,9 @@ def run_confluent(options: argparse.Namespace) -> None:
             ends[partition] = offset + 1
         producer.send_offsets_to_transaction(
             [TopicPartition(options.input, partition, end) for partition, end in ends.items()],
-            consumer.consumer_group_metadata(), DECIDE_SECONDS_MAX,
-        )  # fmt: skip
+            consumer.consumer_group_metadata(),
+            DECIDE_SECONDS_MAX,
+        )
         producer.commit_transaction(DECIDE_SECONDS_MAX)
 
 
@@ -94,15 +98,17 @@ def run_kafka_python(options: argparse.Namespace) -> None:
     from kafka.structs import OffsetAndMetadata
 
     common = {"bootstrap_servers": options.bootstrap.split(","), "retry_backoff_ms": 50}
-    producer = KafkaProducer(
-        **common, transactional_id=options.id, transaction_timeout_ms=options.timeout_ms
-    )
+    producer = KafkaProducer(**common, transactional_id=options.id, transaction_timeout_ms=options.timeout_ms)
     consumer = KafkaConsumer(
-        **common, group_id=options.group, isolation_level="read_committed",
-        auto_offset_reset="earliest", enable_auto_commit=False,
+        **common,
+        group_id=options.group,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
         partition_assignment_strategy=(RangePartitionAssignor,),
-        session_timeout_ms=options.session_ms, heartbeat_interval_ms=300,
-    )  # fmt: skip
+        session_timeout_ms=options.session_ms,
+        heartbeat_interval_ms=300,
+    )
     producer.init_transactions()
     consumer.subscribe([options.input])
     while True:
@@ -132,9 +138,12 @@ async def run_aiokafka(options: argparse.Namespace) -> None:
         **common, transactional_id=options.id, transaction_timeout_ms=options.timeout_ms
     )
     consumer = AIOKafkaConsumer(
-        **common, group_id=options.group, isolation_level="read_committed",
-        auto_offset_reset="earliest", enable_auto_commit=False,
-    )  # fmt: skip
+        **common,
+        group_id=options.group,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
     await producer.start()
     await producer.begin_transaction()  # its predecessor is fenced from here on
     await producer.abort_transaction()
@@ -142,9 +151,7 @@ async def run_aiokafka(options: argparse.Namespace) -> None:
     await consumer.start()
     while True:
         going_on()
-        polled = await consumer.getmany(
-            timeout_ms=int(POLL_SECONDS * 1000), max_records=BATCH_MAX
-        )  # fmt: skip
+        polled = await consumer.getmany(timeout_ms=int(POLL_SECONDS * 1000), max_records=BATCH_MAX)
         if not polled:
             continue
         async with producer.transaction():
@@ -163,10 +170,12 @@ def run_abandoning(options: argparse.Namespace) -> None:
 
     producer = Producer(
         {
-            "bootstrap.servers": options.bootstrap, "transactional.id": options.id,
-            "transaction.timeout.ms": options.timeout_ms, "log_level": 0,
+            "bootstrap.servers": options.bootstrap,
+            "transactional.id": options.id,
+            "transaction.timeout.ms": options.timeout_ms,
+            "log_level": 0,
         }
-    )  # fmt: skip
+    )
     producer.init_transactions(DECIDE_SECONDS_MAX)
     producer.begin_transaction()
     for partition in range(options.partitions):

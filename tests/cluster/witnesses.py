@@ -15,14 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.cluster.load import QUICK, WAIT_SECONDS_MAX
 from tidelog.model import Offset
@@ -129,9 +122,8 @@ class ProducerWitness(Witness):
             name = place_name(place.topic, place.partition)
             sending = self.history.begin_send(self.name, name, [value])
             self._producer.produce(
-                place.topic, value, partition=place.partition,
-                on_delivery=partial(self._delivered, sending),
-            )  # fmt: skip
+                place.topic, value, partition=place.partition, on_delivery=partial(self._delivered, sending)
+            )
             self._producer.poll(0)
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while (left := self._producer.flush(0.1)) and not self.is_abandoned:
@@ -155,14 +147,7 @@ class MemberWitness(Witness):
     """A member of a group, which commits what it has read."""
 
     def __init__(
-        self,
-        name: str,
-        history: History,
-        bootstrap: str,
-        topics: Partitions,
-        group: str,
-        *,
-        log: Path,
+        self, name: str, history: History, bootstrap: str, topics: Partitions, group: str, *, log: Path
     ) -> None:
         super().__init__(name, history)
         self._topics = topics
@@ -192,9 +177,7 @@ class MemberWitness(Witness):
         """What this member has been told is committed."""
 
     def work(self) -> None:
-        self._consumer.subscribe(
-            list(self._topics), on_assign=self._assigned, on_revoke=self._revoked
-        )
+        self._consumer.subscribe(list(self._topics), on_assign=self._assigned, on_revoke=self._revoked)
         while not self.stopping.is_set():
             self._poll()
             self._note()

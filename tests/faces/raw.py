@@ -57,9 +57,7 @@ def produce_fields(
     }
 
 
-def fetch_fields(
-    topic: str = TOPIC, partition: int = 0, offset: int = 0, **more: Any
-) -> dict[str, Any]:
+def fetch_fields(topic: str = TOPIC, partition: int = 0, offset: int = 0, **more: Any) -> dict[str, Any]:
     """A Fetch of one partition; `more` replaces fields of the request."""
     return {
         "replica_id": -1,
@@ -174,15 +172,23 @@ class RawClient:
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         answer = self.ask(
-            Api.CREATE_TOPICS, 5,
-            {"topics": [{
-                "name": name, "num_partitions": partitions, "replication_factor": 1,
-                "assignments": (),
-                "configs": [
-                    {"name": key.replace("_", "."), "value": value} for key, value in config.items()
+            Api.CREATE_TOPICS,
+            5,
+            {
+                "topics": [
+                    {
+                        "name": name,
+                        "num_partitions": partitions,
+                        "replication_factor": 1,
+                        "assignments": (),
+                        "configs": [
+                            {"name": key.replace("_", "."), "value": value} for key, value in config.items()
+                        ],
+                    }
                 ],
-            }], "timeout": 10_000},
-        )  # fmt: skip
+                "timeout": 10_000,
+            },
+        )
         assert answer.topics[0].error_code == 0, answer
 
     def end_offset(self, topic: str, partition: int = 0) -> int:
@@ -192,11 +198,7 @@ class RawClient:
                 {
                     "name": topic,
                     "partitions": [
-                        {
-                            "partition_index": partition,
-                            "timestamp": -1,
-                            "current_leader_epoch": -1,
-                        }
+                        {"partition_index": partition, "timestamp": -1, "current_leader_epoch": -1}
                     ],
                 }
             ],
@@ -246,8 +248,7 @@ class Bystander(threading.Thread):
         target = len(self.acknowledged) + rounds
         with self._round:
             self._round.wait_for(
-                lambda: self.failure is not None or len(self.acknowledged) >= target,
-                ANSWER_SECONDS_MAX,
+                lambda: self.failure is not None or len(self.acknowledged) >= target, ANSWER_SECONDS_MAX
             )
         if self.failure is not None:
             raise AssertionError(f"the bystander was not served: {self.failure!r}")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tests.support.cluster import wait_until
 from tidelog.backup import chunks, creating, restoring
-from tidelog.backup.asking import BackupClient
+from tidelog.backup.cluster_requests import BackupClient
 from tidelog.backup.creating import create, load_manifests
 from tidelog.backup.problems import BackupError, Damaged, Differs
 from tidelog.backup.restoring import restore
@@ -24,11 +24,11 @@ from tidelog.client.admin import AdminClient, ConfigChange, Resource, Source
 from tidelog.client.kafka import EARLIEST, KafkaClient
 from tidelog.client.transactional import TransactionalClient
 from tidelog.client.wire import ConnectionFailed
+from tidelog.copies.views.kv import Change, record_of
 from tidelog.faces.cli import main
 from tidelog.model import TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches
 from tidelog.testing import Cluster
-from tidelog.views.kv import Change, record_of
 from tidelog.wire.apis import Api
 
 HOUR_MS = 3600 * 1000
@@ -147,9 +147,7 @@ def test_a_topic_that_was_made_anew_begins_anew_and_says_so(cluster, topic, plac
     assert "made anew" in made.manifest.notes[0]
 
 
-def test_offsets_of_a_topic_are_not_taken_for_those_of_another_of_its_name(
-    cluster, place, monkeypatch
-):
+def test_offsets_of_a_topic_are_not_taken_for_those_of_another_of_its_name(cluster, place, monkeypatch):
     name, other = cluster.new_topic("remade"), cluster.new_topic("same")
     group = f"readers-{name}"
     for one in (name, other):
@@ -220,9 +218,7 @@ def test_only_what_is_committed_is_backed_up(cluster, topic, place):
             await producer.write(topic, 0, [Record(value=b"committed")])
             await producer.commit()
             await producer.write(topic, 0, [Record(value=b"still open")])
-            made = await create(
-                cluster.bootstrap, open_storage(str(place)), creating.Wish(topics=(topic,))
-            )
+            made = await create(cluster.bootstrap, open_storage(str(place)), creating.Wish(topics=(topic,)))
             await producer.abort()
             return made
 
@@ -301,10 +297,12 @@ def test_cancelling_waits_for_the_thread_that_writes_and_then_cleans_up(cluster,
         begun = asyncio.Event()
         task = asyncio.create_task(
             create(
-                cluster.bootstrap, storage, creating.Wish(topics=(topic,), chunk_bytes=1),
+                cluster.bootstrap,
+                storage,
+                creating.Wish(topics=(topic,), chunk_bytes=1),
                 on_progress=lambda progress: begun.set() if progress.bytes else None,
             )
-        )  # fmt: skip
+        )
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -391,9 +389,7 @@ def test_a_topic_that_exists_is_not_touched(cluster, topic, place):
 
 
 def test_settings_and_groups_come_back_as_they_were(cluster, place):
-    name = cluster.new_topic(
-        "settings", config={"retention.ms": "5000", "cleanup.policy": "compact,delete"}
-    )
+    name = cluster.new_topic("settings", config={"retention.ms": "5000", "cleanup.policy": "compact,delete"})
     produce(cluster, name, b"1", key=b"k")
     at = TopicPartition(name, 0)
 
@@ -679,9 +675,7 @@ def cut_off(monkeypatch, *, after):
         yield
 
 
-def test_who_writes_meanwhile_ends_the_restore_and_is_not_mixed_with_it(
-    cluster, topic, place, monkeypatch
-):
+def test_who_writes_meanwhile_ends_the_restore_and_is_not_mixed_with_it(cluster, topic, place, monkeypatch):
     for n in range(4):
         produce(cluster, topic, b"%d" % n)
     back_up(cluster, place, topic)

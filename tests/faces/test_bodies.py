@@ -18,27 +18,33 @@ LIES_MAX = 10
 BATCH = bytes(encode_batch([Record(value=b"never stored", timestamp_ms=1)]))
 
 PARTITION = {
-    "partition_index": 0, "partition": 0, "timestamp": -1, "offset": 0, "leader_epoch": 0,
+    "partition_index": 0,
+    "partition": 0,
+    "timestamp": -1,
+    "offset": 0,
+    "leader_epoch": 0,
     "current_leader_epoch": -1,
-}  # fmt: skip
+}
 FIELDS: dict[Api, dict[str, Any]] = {
     Api.PRODUCE: produce_fields(BATCH, "no-such-topic"),
     Api.FETCH: fetch_fields("no-such-topic"),
-    Api.LIST_OFFSETS: {
-        "replica_id": -1,
-        "topics": [{"name": "no-such-topic", "partitions": [PARTITION]}],
-    },
+    Api.LIST_OFFSETS: {"replica_id": -1, "topics": [{"name": "no-such-topic", "partitions": [PARTITION]}]},
     Api.METADATA: {"topics": [{"name": "no-such-topic"}, {"name": "nor-this"}]},
     Api.API_VERSIONS: {"client_software_name": "raw", "client_software_version": "1"},
     Api.CREATE_TOPICS: {
-        "topics": [{
-            "name": "a/b", "num_partitions": 1, "replication_factor": 1,
-            "assignments": [{"partition_index": 0, "broker_ids": [1]}],
-            "configs": [{"name": "retention.ms", "value": "1"}],
-        }],
+        "topics": [
+            {
+                "name": "a/b",
+                "num_partitions": 1,
+                "replication_factor": 1,
+                "assignments": [{"partition_index": 0, "broker_ids": [1]}],
+                "configs": [{"name": "retention.ms", "value": "1"}],
+            }
+        ]
     },
     Api.DELETE_TOPICS: {
-        "topic_names": ["no-such-topic"], "topics": [{"name": "no-such-topic", "topic_id": None}],
+        "topic_names": ["no-such-topic"],
+        "topics": [{"name": "no-such-topic", "topic_id": None}],
     },
     Api.DELETE_RECORDS: {"topics": [{"name": "no-such-topic", "partitions": [PARTITION]}]},
     Api.INIT_PRODUCER_ID: {"transactional_id": None, "producer_id": -1, "producer_epoch": -1},
@@ -47,10 +53,10 @@ FIELDS: dict[Api, dict[str, Any]] = {
         "topics": [{"topic": "no-such-topic", "partitions": [PARTITION]}],
     },
     Api.CREATE_PARTITIONS: {
-        "topics": [{"name": "no-such-topic", "count": 2, "assignments": [{"broker_ids": [1]}]}],
+        "topics": [{"name": "no-such-topic", "count": 2, "assignments": [{"broker_ids": [1]}]}]
     },
     Api.DESCRIBE_CLUSTER: {},
-}  # fmt: skip
+}
 
 each_api = pytest.mark.parametrize("api", APIS, ids=lambda api: api.title)
 
@@ -94,16 +100,12 @@ def test_a_body_that_is_cut_off_closes_the_connection(arena: Arena, api: Api) ->
 
 
 @each_api
-def test_bytes_behind_a_body_are_passed_over_or_close_the_connection(
-    arena: Arena, api: Api
-) -> None:
+def test_bytes_behind_a_body_are_passed_over_or_close_the_connection(arena: Arena, api: Api) -> None:
     for version in versions(api):
         for more in (b"\0", b"\xff\xff\xff", bytes(1000)):
             client = arena.connect()
 
-            client.send(
-                framed(header(api, version) + body(api, version, FIELDS.get(api, {})) + more)
-            )
+            client.send(framed(header(api, version) + body(api, version, FIELDS.get(api, {})) + more))
 
             assert is_answered_or_closed(client)
 
@@ -117,11 +119,17 @@ def test_a_length_that_lies_does_no_harm(arena: Arena, api: Api) -> None:
             at = random.randrange(len(whole))
             lie = random.choice(
                 (
-                    struct.pack(">i", 2**31 - 1), struct.pack(">i", -(2**31)), b"\x7f\xff",
-                    b"\x80\x00", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x07",
-                    b"\xff" * 10, b"\x00\x10\x00\x00", b"\x80\x80\x40",
+                    struct.pack(">i", 2**31 - 1),
+                    struct.pack(">i", -(2**31)),
+                    b"\x7f\xff",
+                    b"\x80\x00",
+                    b"\xff\xff\xff\xff\x0f",
+                    b"\xff\xff\xff\xff\x07",
+                    b"\xff" * 10,
+                    b"\x00\x10\x00\x00",
+                    b"\x80\x80\x40",
                 )
-            )  # fmt: skip
+            )
             client = arena.connect()
 
             client.send(framed(header(api, version) + whole[:at] + lie + whole[at + len(lie) :]))

@@ -66,8 +66,7 @@ def test_a_key_is_written_read_changed_and_deleted(client):
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["..", ".", "?", "#", "%2F", "a//b", "x:watch", "x:batch", " ", "/", "\udcff", "a\udcfe/"],
+    "key", ["..", ".", "?", "#", "%2F", "a//b", "x:watch", "x:batch", " ", "/", "\udcff", "a\udcfe/"]
 )
 def test_any_text_is_a_key(client, key):
     """Also what is none: bytes that are not UTF-8, as Python says them."""
@@ -292,11 +291,23 @@ def test_a_watch_on_the_command_line_ends_with_ctrl_c(node, client):
     kv.put("k", {"a": 1})
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "tidelog.faces.cli", "kv", "watch", "shell", "--from", "start",
-            "--json", "--http", node.http,
+            sys.executable,
+            "-m",
+            "tidelog.faces.cli",
+            "kv",
+            "watch",
+            "shell",
+            "--from",
+            "start",
+            "--json",
+            "--http",
+            node.http,
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -59,17 +59,12 @@ def batches_in(partition: Any) -> int:
     return len(list(iterate_batches(partition.records or b"")))
 
 
-versions = pytest.mark.parametrize(
-    "version", range(APIS[Api.FETCH].least, APIS[Api.FETCH].most + 1)
-)
+versions = pytest.mark.parametrize("version", range(APIS[Api.FETCH].least, APIS[Api.FETCH].most + 1))
 
 
 @versions
 def test_replicas_are_sent_to_another_door(client: RawClient, topic: str, version: int) -> None:
-    as_replica: dict[str, Any] = {
-        "replica_id": 1,
-        "replica_state": {"replica_id": 1, "replica_epoch": 1},
-    }
+    as_replica: dict[str, Any] = {"replica_id": 1, "replica_state": {"replica_id": 1, "replica_epoch": 1}}
     fields = fetch_fields(topic, **as_replica)
 
     answer = client.ask(Api.FETCH, version, fields)
@@ -79,9 +74,7 @@ def test_replicas_are_sent_to_another_door(client: RawClient, topic: str, versio
 
 
 @pytest.mark.parametrize("offset", [11, 10**9, 2**63 - 1, -1, -(2**63)])
-def test_an_offset_outside_of_the_log_is_refused(
-    client: RawClient, topic: str, offset: int
-) -> None:
+def test_an_offset_outside_of_the_log_is_refused(client: RawClient, topic: str, offset: int) -> None:
     answer = client.fetch(topic, offset=offset)
 
     assert answer.error_code == OUT_OF_RANGE
@@ -89,9 +82,7 @@ def test_an_offset_outside_of_the_log_is_refused(
 
 
 @pytest.mark.parametrize("partition", [1, -1, 2**31 - 1, -(2**31)])
-def test_a_partition_that_is_not_there_is_refused(
-    client: RawClient, topic: str, partition: int
-) -> None:
+def test_a_partition_that_is_not_there_is_refused(client: RawClient, topic: str, partition: int) -> None:
     assert client.fetch(topic, partition).error_code == UNKNOWN_TOPIC
 
 
@@ -105,9 +96,7 @@ def test_topics_that_are_not_there_are_refused_by_name_and_by_id(client: RawClie
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(10**6, UNKNOWN_EPOCH), (-2, FENCED)])
-def test_another_leader_epoch_is_refused(
-    client: RawClient, topic: str, epoch: int, error: int
-) -> None:
+def test_another_leader_epoch_is_refused(client: RawClient, topic: str, epoch: int, error: int) -> None:
     fields = fetch_fields(topic)
     fields["topics"][0]["partitions"][0]["current_leader_epoch"] = epoch
 
@@ -115,9 +104,7 @@ def test_another_leader_epoch_is_refused(
 
 
 @pytest.mark.parametrize("most", [-1, 0, 1, -(2**31)])
-def test_a_limit_below_one_batch_still_returns_one(
-    client: RawClient, topic: str, most: int
-) -> None:
+def test_a_limit_below_one_batch_still_returns_one(client: RawClient, topic: str, most: int) -> None:
     """Else a consumer would be stuck in front of a large batch for ever."""
     fields = fetch_fields(topic, max_bytes=most)
     fields["topics"][0]["partitions"][0]["partition_max_bytes"] = most
@@ -126,9 +113,7 @@ def test_a_limit_below_one_batch_still_returns_one(
 
 
 @pytest.mark.parametrize(("wait_ms", "least"), [(-1, 1), (-(2**31), 2**31 - 1), (0, -5)])
-def test_a_wait_that_cannot_be_is_none(
-    client: RawClient, topic: str, wait_ms: int, least: int
-) -> None:
+def test_a_wait_that_cannot_be_is_none(client: RawClient, topic: str, wait_ms: int, least: int) -> None:
     fields = fetch_fields(topic, offset=10, max_wait=wait_ms, min_bytes=least)
 
     assert only_partition(client.ask(Api.FETCH, 11, fields)).error_code == 0
@@ -195,9 +180,7 @@ def test_a_session_that_is_not_there_is_refused(
 
 
 @pytest.mark.parametrize("epoch", [2, 7, 2**31 - 1, -2])
-def test_a_session_goes_on_only_with_its_next_epoch(
-    client: RawClient, topic: str, epoch: int
-) -> None:
+def test_a_session_goes_on_only_with_its_next_epoch(client: RawClient, topic: str, epoch: int) -> None:
     session_id = open_session(client, topic)
 
     wrong = fetch_fields(session_id=session_id, session_epoch=epoch, topics=[])

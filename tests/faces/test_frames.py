@@ -46,9 +46,7 @@ def test_random_bytes_close_their_connection_or_wait_for_more(arena: Arena, seed
     assert client.is_closed()
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, 2, 3, -1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1, 0x01000000]
-)
+@pytest.mark.parametrize("size", [0, 1, 2, 3, -1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1, 0x01000000])
 def test_a_size_that_cannot_be_closes_the_connection_at_once(arena: Arena, size: int) -> None:
     client = arena.connect()
 

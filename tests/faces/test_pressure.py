@@ -10,22 +10,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from tests.faces.arena import (
-    FETCH_BYTES_MAX,
-    FRAME_BYTES_MAX,
-    MIB,
-    QUEUED_BYTES_MAX,
-    Arena,
-    arena_on,
-)
-from tests.faces.raw import (
-    RawClient,
-    fetch_fields,
-    framed,
-    header,
-    produce_fields,
-    request,
-)
+from tests.faces.arena import FETCH_BYTES_MAX, FRAME_BYTES_MAX, MIB, QUEUED_BYTES_MAX, Arena, arena_on
+from tests.faces.raw import RawClient, fetch_fields, framed, header, produce_fields, request
 from tidelog.records import CRC_AT, CRC_FROM, HEADER_BYTES, Codec, Record, compress, encode_batch
 from tidelog.wire.apis import Api
 
@@ -182,12 +168,9 @@ def test_thousands_of_pipelined_batches_are_stored_in_order(arena: Arena) -> Non
     client = arena.connect()
     client.create_topic(topic)
     stream = b"".join(
-        request(
-            Api.PRODUCE, 9,
-            produce_fields(bytes(encode_batch([Record(value=b"%d" % n)])), topic), n,
-        )
+        request(Api.PRODUCE, 9, produce_fields(bytes(encode_batch([Record(value=b"%d" % n)])), topic), n)
         for n in range(count)
-    )  # fmt: skip
+    )
     sender = threading.Thread(target=client.send, args=(stream,))
     sender.start()
 
@@ -224,10 +207,11 @@ def test_topics_made_by_naming_them_do_not_stop_the_others(tmp_path: Path) -> No
     with arena_on(tmp_path / "data", auto_create_topics_enable="true") as arena, arena.unharmed():
         client = arena.connect()
 
-        answer = client.ask(Api.METADATA, 9, {
-            "topics": [{"name": f"made-{n}"} for n in range(100)],
-            "allow_auto_topic_creation": True,
-        })  # fmt: skip
+        answer = client.ask(
+            Api.METADATA,
+            9,
+            {"topics": [{"name": f"made-{n}"} for n in range(100)], "allow_auto_topic_creation": True},
+        )
 
         assert {topic.error_code for topic in answer.topics} == {0}
         assert all(topic.partitions for topic in answer.topics)
@@ -254,16 +238,24 @@ def test_starts_moved_by_many_clients_at_once_all_move(arena: Arena) -> None:
 
     def delete(own: RawClient, partition: int) -> None:
         for offset in range(1, 21):
-            answer = own.ask(Api.DELETE_RECORDS, 1, {"topics": [{
-                "name": topic,
-                "partitions": [{"partition_index": partition, "offset": offset}],
-            }], "timeout": 30_000}).topics[0].partitions[0]  # fmt: skip
+            answer = (
+                own.ask(
+                    Api.DELETE_RECORDS,
+                    1,
+                    {
+                        "topics": [
+                            {"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}
+                        ],
+                        "timeout": 30_000,
+                    },
+                )
+                .topics[0]
+                .partitions[0]
+            )
             if (answer.error_code, answer.low_watermark) != (0, offset):
                 failures.append(answer)
 
-    threads = [
-        threading.Thread(target=delete, args=(arena.connect(), n)) for n in range(partitions)
-    ]
+    threads = [threading.Thread(target=delete, args=(arena.connect(), n)) for n in range(partitions)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -299,12 +291,8 @@ BOMBS = {
     "lz4 zeros": lambda: bomb(Codec.LZ4, compress(Codec.LZ4, bytes(200 * MIB)), 1),
     "snappy blocks": lambda: bomb(Codec.SNAPPY, snappy_bomb(), 1),
     "snappy lie": lambda: bomb(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(50), 1),
-    "zstd tiny records": lambda: bomb(
-        Codec.ZSTD, compress(Codec.ZSTD, TINY_RECORD * TINY_COUNT), TINY_COUNT
-    ),
-    "gzip tiny records": lambda: bomb(
-        Codec.GZIP, compress(Codec.GZIP, TINY_RECORD * 30_000_000), 30_000_000
-    ),
+    "zstd tiny records": lambda: bomb(Codec.ZSTD, compress(Codec.ZSTD, TINY_RECORD * TINY_COUNT), TINY_COUNT),
+    "gzip tiny records": lambda: bomb(Codec.GZIP, compress(Codec.GZIP, TINY_RECORD * 30_000_000), 30_000_000),
 }
 
 
@@ -321,12 +309,7 @@ def test_a_batch_that_unpacks_to_far_more_is_looked_into_within_bounds(
         assert client.produce(batch, topic).error_code == 0  # opaque, as all batches
 
         for timestamp in (NOW_MS, -3):
-            partition = {
-                "partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1,
-            }  # fmt: skip
+            partition = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
             fields = {"replica_id": -1, "topics": [{"name": topic, "partitions": [partition]}]}
             found = client.ask(Api.LIST_OFFSETS, 7, fields).topics[0].partitions[0]
-            assert (found.error_code, found.offset) in (
-                (0, 0),
-                (0, -1),
-            )  # as its header says, or not
+            assert (found.error_code, found.offset) in ((0, 0), (0, -1))  # as its header says, or not

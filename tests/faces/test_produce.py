@@ -11,15 +11,7 @@ from crc32c import crc32c
 
 from tests.faces.arena import Arena
 from tests.faces.raw import RawClient, fetch_fields, produce_fields, request
-from tidelog.records import (
-    CONTROL,
-    CRC_AT,
-    CRC_FROM,
-    HEADER_BYTES,
-    TRANSACTIONAL,
-    Record,
-    encode_batch,
-)
+from tidelog.records import CONTROL, CRC_AT, CRC_FROM, HEADER_BYTES, TRANSACTIONAL, Record, encode_batch
 from tidelog.wire.apis import APIS, Api
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, BAD_ACKS, BAD_TIMESTAMP = 2, 3, 10, 21, 32
@@ -97,10 +89,7 @@ BAD = {
         bytes(encode_batch([Record()], producer_id=5, producer_epoch=0, base_sequence=-1)),
         INVALID_RECORD,
     ),
-    "too large": (
-        bytes(encode_batch([Record(value=bytes(1024 * 1024), timestamp_ms=NOW_MS)])),
-        TOO_LARGE,
-    ),
+    "too large": (bytes(encode_batch([Record(value=bytes(1024 * 1024), timestamp_ms=NOW_MS)])), TOO_LARGE),
 }
 
 
@@ -117,9 +106,7 @@ def topic(client: RawClient) -> str:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_batch_gets_its_error_and_leaves_no_trace(
-    client: RawClient, topic: str, name: str
-) -> None:
+def test_a_bad_batch_gets_its_error_and_leaves_no_trace(client: RawClient, topic: str, name: str) -> None:
     batch, error = BAD[name]
     client.produce(GOOD, topic)
 
@@ -157,9 +144,13 @@ def test_a_bad_batch_spoils_only_its_own_partition(client: RawClient, topic: str
     answers = client.ask(Api.PRODUCE, 9, fields).responses[0].partition_responses
 
     assert [(a.index, a.error_code) for a in answers] == [
-        (0, 0), (1, CORRUPT), (2, UNKNOWN_TOPIC), (-1, UNKNOWN_TOPIC), (2**31 - 1, UNKNOWN_TOPIC),
+        (0, 0),
+        (1, CORRUPT),
+        (2, UNKNOWN_TOPIC),
+        (-1, UNKNOWN_TOPIC),
+        (2**31 - 1, UNKNOWN_TOPIC),
         (1, 0),
-    ]  # fmt: skip
+    ]
     assert client.end_offset(topic, 0) == client.end_offset(topic, 1) == 3
 
 
@@ -167,9 +158,7 @@ def test_unknown_topics_are_refused_by_name_and_by_id(client: RawClient) -> None
     assert client.produce(GOOD, "no-such-topic").error_code == UNKNOWN_TOPIC
     by_id = {
         "acks": -1,
-        "topic_data": [
-            {"topic_id": UUID(int=77), "partition_data": [{"index": 0, "records": GOOD}]}
-        ],
+        "topic_data": [{"topic_id": UUID(int=77), "partition_data": [{"index": 0, "records": GOOD}]}],
     }
 
     answer = client.ask(Api.PRODUCE, 13, by_id)
@@ -189,9 +178,7 @@ def test_acks_that_do_not_exist_are_refused(client: RawClient, topic: str, acks:
     assert client.end_offset(topic) == 0
 
 
-def test_without_acks_a_good_batch_gets_no_answer_and_is_stored(
-    client: RawClient, topic: str
-) -> None:
+def test_without_acks_a_good_batch_gets_no_answer_and_is_stored(client: RawClient, topic: str) -> None:
     client.send(request(Api.PRODUCE, 9, produce_fields(GOOD, topic, acks=0)))
 
     assert client.produce(GOOD, topic).base_offset == 3  # the next answer is the next request's
@@ -223,15 +210,18 @@ def idempotent(sequence: int, *, epoch: int = 0) -> bytes:
     return bytes(
         encode_batch(
             [Record(value=b"once", timestamp_ms=NOW_MS)],
-            producer_id=1_000_000, producer_epoch=epoch, base_sequence=sequence,
+            producer_id=1_000_000,
+            producer_epoch=epoch,
+            base_sequence=sequence,
         )
-    )  # fmt: skip
+    )
 
 
 def test_sequences_must_follow_each_other(client: RawClient, topic: str) -> None:
     produce: Callable[[bytes], tuple[int, int]] = lambda batch: (  # noqa: E731
-        (answer := client.produce(batch, topic)).error_code, answer.base_offset,
-    )  # fmt: skip
+        (answer := client.produce(batch, topic)).error_code,
+        answer.base_offset,
+    )
 
     assert produce(idempotent(0)) == (0, 0)
     assert produce(idempotent(2)) == (OUT_OF_ORDER, -1)
@@ -247,9 +237,7 @@ def test_a_request_with_nothing_in_it_is_answered(client: RawClient) -> None:
         assert client.ask(Api.PRODUCE, version, {"acks": 1, "topic_data": []}).responses == ()
 
 
-def test_a_stored_batch_whose_records_lie_is_the_readers_problem_alone(
-    client: RawClient, topic: str
-) -> None:
+def test_a_stored_batch_whose_records_lie_is_the_readers_problem_alone(client: RawClient, topic: str) -> None:
     """The node never unpacks what it stores. It must survive those who make it look inside."""
     lie = bytearray(GOOD)
     lie[HEADER_BYTES:] = b"\xff" * (len(GOOD) - HEADER_BYTES)

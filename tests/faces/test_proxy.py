@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import httpx
 
-from tidelog.faces.proxy.placing import Places
+from tidelog.faces.compatibility.proxy.placing import Places
 from tidelog.testing import Cluster
 
 
@@ -17,8 +17,10 @@ def proxy_over(*clusters):
     arguments = [part for cluster in clusters for part in ("--cluster", cluster.http)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tidelog.faces.cli", "proxy", "--listen", "127.0.0.1:0", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         ready = process.stdout.readline()
@@ -37,11 +39,7 @@ def post(http, path, **body):
 
 
 def test_two_clusters_serve_as_one_and_fail_apart():
-    with (
-        Cluster(nodes=1) as one,
-        Cluster(nodes=1) as other,
-        proxy_over(one, other) as (http, process),
-    ):
+    with Cluster(nodes=1) as one, Cluster(nodes=1) as other, proxy_over(one, other) as (http, process):
         queues = [post(http, "/create_queue")["queue_id"] for _ in range(4)]
         assert {queue % 2 for queue in queues} == {0, 1}
         for queue in queues:

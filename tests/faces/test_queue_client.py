@@ -35,10 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    settings = {
-        "replication.stream.full.sync.threshold": 50,
-        "replication.stream.heartbeat.interval.ms": 100,
-    }
+    settings = {"replication.stream.full.sync.threshold": 50, "replication.stream.heartbeat.interval.ms": 100}
     with NodeProcess(tmp_path_factory.mktemp("queues") / "data", settings) as node:
         yield node
         assert " ERROR " not in node.log.read_text()
@@ -61,8 +58,11 @@ def test_a_message_goes_from_hand_to_hand_until_it_is_done(client):
 
     first, second = queue.receive(10, wait=1)
     assert (first.id, first.value, first.attributes, first.key) == (
-        made, {"to": "ada"}, {"kind": "mail"}, "ada",
-    )  # fmt: skip
+        made,
+        {"to": "ada"},
+        {"kind": "mail"},
+        "ada",
+    )
     assert second.id == again[0] and first.delivery_count == 1
     described = queue.describe()
     assert (described["depth"], described["in_flight"], described["delayed"]) == (3, 2, 1)
@@ -155,16 +155,19 @@ def test_every_client_reads_all_messages_of_a_queue_with_pointers(client):
     read = [queues.read(number, "ada") for _ in sent]
 
     assert [(one.id, one.value) for one in read if one is not None] == [
-        (sent[0], "a"), (sent[1], {"b": None}), (sent[2], 3),
-    ]  # fmt: skip
+        (sent[0], "a"),
+        (sent[1], {"b": None}),
+        (sent[2], 3),
+    ]
     assert queues.read(number, "ada") is None
     again = queues.read(number, "bob", idempotency_key="once")
     assert again == queues.read(number, "bob", idempotency_key="once")
     assert number in queues.list()
     assert sent == [one.id for one in queues.messages() if one.queue_id == number]
     assert {(one.client_id, one.message_id) for one in queues.pointers()} == {
-        ("ada", sent[2]), ("bob", sent[0]),
-    }  # fmt: skip
+        ("ada", sent[2]),
+        ("bob", sent[0]),
+    }
     assert queues.broker_info()["broker_id"] == 1
     with pytest.raises(NotFound):
         queues.append(number + 800, 1)
@@ -378,7 +381,7 @@ def test_a_copy_whose_thread_dies_keeps_nobody_waiting(monkeypatch, caplog, tmp_
     def options(core: object, connections_max: int) -> Any:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr("tidelog.client.replica.options", options)
+    monkeypatch.setattr("tidelog.copies.embedded.replica.options", options)
 
     with EmbeddedReplica("http://127.0.0.1:1", bucket="b", path=tmp_path / "c") as copy:
         with pytest.raises(SyncFailed, match=r"not kept any more.*no such thing"):
@@ -393,8 +396,12 @@ def test_a_copy_whose_thread_dies_keeps_nobody_waiting(monkeypatch, caplog, tmp_
 def test_the_example_of_settings_runs(node):
     result = subprocess.run(
         [sys.executable, "examples/embedded_config.py", "--http", node.http, "--workers", "2"],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
 
     assert (result.returncode, result.stderr) == (0, "")
     assert "limits is now {'rate': 400}" in result.stdout
@@ -414,17 +421,13 @@ def test_the_commands_do_what_their_help_says(client, node, tmp_path, capsys, mo
     assert run("queue", "ack", "cli", given["receipt"]) == "1 message done\n"
     assert json.loads(run("queue", "describe", "cli", "--json"))["depth"] == 0
     run("stream", "publish", "cli", "hello")
-    assert run("stream", "subscribe", "cli", "--from", "earliest", "--max", "1") == (
-        "0\tmessage\thello\n"
-    )
+    assert run("stream", "subscribe", "cli", "--from", "earliest", "--max", "1") == ("0\tmessage\thello\n")
     assert json.loads(run("pubsub", "stats", "--json"))["topics"] == {}
 
     client.kv("for-cli").create(partitions=2)
     client.kv("for-cli").put("theme", {"dark": True})
     path = tmp_path / "copy.db"
-    assert run("replica", "run", "--bucket", "for-cli", "--path", path, "--once", "10s").startswith(
-        "in_sync"
-    )
+    assert run("replica", "run", "--bucket", "for-cli", "--path", path, "--once", "10s").startswith("in_sync")
     assert run("replica", "get", "theme", "--path", path) == '{"dark": true}\n'
     shown = json.loads(run("replica", "status", "--path", path, "--json"))
     assert [one["lag_entries"] for one in shown["partitions"]] == [0, 0]

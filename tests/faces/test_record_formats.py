@@ -1,6 +1,8 @@
 """A real node that decodes and encodes through a schema registry, and stays up without it."""
 
 import json
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,7 @@ from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import FORMATS
 
 SCHEMAS: dict[Form, str] = {
-    "avro": json.dumps(
-        {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]}
-    ),
+    "avro": json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "long"]}]}),
     "protobuf": 'syntax = "proto3"; message R { optional int32 n = 1; }',
     "json-schema": json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}}),
 }
@@ -31,11 +31,11 @@ def test_formats_are_written_and_read_over_http_and_misfits_are_refused(tmp_path
                 schema = Schema(FORMATS[name].kind, text)
                 Registry(double.url).register(f"{name}-value", schema)
                 topic = client.topic(name)
-                topic.produce_many(
-                    ToProduce(value={"n": n}, encoding=name, partition=0) for n in range(MANY)
-                )
+                topic.produce_many(ToProduce(value={"n": n}, encoding=name, partition=0) for n in range(MANY))
                 found = topic.read(0, limit=MANY, encoding=name).records
                 assert [one.value["n"] for one in found] == list(range(MANY))
+                with closing(topic.stream(from_="earliest", encoding=name)) as stream:
+                    assert [one.value["n"] for one in islice(stream, MANY)] == list(range(MANY))
                 with pytest.raises(TidelogHTTPError, match=r"records\[0\]\.value") as refused:
                     topic.produce({"n": "x"}, encoding=name)
                 assert refused.value.status == 422

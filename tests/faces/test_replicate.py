@@ -14,8 +14,8 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from tests.support.node import NodeProcess
-from tidelog.copying import protocol
-from tidelog.copying.protocol import LogEntry
+from tidelog.copies.stream import protocol
+from tidelog.copies.stream.protocol import LogEntry
 
 SECONDS = 20.0
 
@@ -112,8 +112,9 @@ def test_a_replica_is_sent_what_it_lacks_and_what_comes(node, bucket, replica):
     assert one.hear() == {"type": "sync_start", "mode": "incremental", "from_offset": 1}
 
     assert [(e["offset"], e["type"], e["key"]) for e in one.entries(2)] == [
-        (1, "kv_set", "k1"), (2, "kv_set", "k2"),
-    ]  # fmt: skip
+        (1, "kv_set", "k1"),
+        (2, "kv_set", "k2"),
+    ]
     ask(node, "DELETE", f"/v1/kv/{bucket}/k0")
     (gone,) = one.entries(1)
     assert (gone["type"], gone["keys"]) == ("kv_del", ["k0"])
@@ -123,9 +124,7 @@ def test_a_replica_is_sent_what_it_lacks_and_what_comes(node, bucket, replica):
     assert (known["replica_id"], known["source"]) == ("r1", {"bucket": bucket})
 
 
-def test_who_is_too_far_behind_gets_a_database_and_goes_on_from_there(
-    node, bucket, replica, tmp_path: Path
-):
+def test_who_is_too_far_behind_gets_a_database_and_goes_on_from_there(node, bucket, replica, tmp_path: Path):
     put(node, bucket, 100)
     put(node, bucket, 100)
     one = replica(source={"bucket": bucket})

@@ -38,9 +38,15 @@ LEFT_OUT = {
 }
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 KNOWN: dict[str, Any] = {
-    "topic": "tide", "bucket": "depths", "queue": "jobs", "room": "quay", "group": "crew",
-    "key": "one", "partition": 0, "name": "jobs",
-}  # fmt: skip
+    "topic": "tide",
+    "bucket": "depths",
+    "queue": "jobs",
+    "room": "quay",
+    "group": "crew",
+    "key": "one",
+    "partition": 0,
+    "name": "jobs",
+}
 """What is there, for the places of a path: about half of the requests mean it."""
 
 SCHEMA = schemathesis.openapi.from_dict(json.loads(description()))
@@ -107,16 +113,18 @@ def test_every_answer_is_one_that_the_description_has(node, session, name):
 
     def play(count: int, mode: GenerationMode) -> None:
         @settings(
-            max_examples=count, derandomize=True, database=None, deadline=None,
-            phases=[Phase.generate], suppress_health_check=list(HealthCheck),
-        )  # fmt: skip
+            max_examples=count,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
         @given(case=OPERATIONS[name].as_strategy(mode), is_known=st.booleans())
         def ask(case: Case, is_known: bool) -> None:
             tame(case, is_known)
             answer = case.call(base_url=base, session=session, timeout=SECONDS_MAX)
-            assert answer.status_code in (503, 504) or answer.status_code < 500, (
-                case.as_curl_command()
-            )
+            assert answer.status_code in (503, 504) or answer.status_code < 500, case.as_curl_command()
             assert answer.headers["x-request-id"]
             case.validate_response(answer, checks=CHECKS)
 

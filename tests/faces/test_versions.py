@@ -20,9 +20,7 @@ def versions_not_taken(api: Api) -> list[int]:
 
 
 @pytest.mark.parametrize("version", versions_not_taken(Api.API_VERSIONS))
-def test_an_unknown_version_of_api_versions_is_told_which_there_are(
-    arena: Arena, version: int
-) -> None:
+def test_an_unknown_version_of_api_versions_is_told_which_there_are(arena: Arena, version: int) -> None:
     client = arena.connect()
 
     # Newer clients put tags and fields behind the header that the node cannot know.

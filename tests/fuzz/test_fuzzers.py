@@ -19,9 +19,14 @@ from tidelog.model import METADATA_TOPIC
 
 SEED = 1
 CASES = {
-    "records": 2500, "requests": 80, "connections": 180, "recovery": 2500, "files": 3000,
-    "columns": 500, "schemas": 500,
-}  # fmt: skip
+    "records": 2500,
+    "requests": 80,
+    "connections": 180,
+    "recovery": 2500,
+    "files": 3000,
+    "columns": 500,
+    "schemas": 500,
+}
 """About three seconds of each; counted, so that the same are tried on every machine."""
 
 
@@ -31,11 +36,21 @@ def test_a_bounded_run_finds_nothing(name: str, tmp_path: Path) -> None:
     """In a process of its own: what a fuzzer finds may end it."""
     ended = subprocess.run(
         [
-            sys.executable, "-m", "fuzz", name, "--cases", str(CASES[name]), "--seed", str(SEED),
-            "--keep", str(tmp_path),
+            sys.executable,
+            "-m",
+            "fuzz",
+            name,
+            "--cases",
+            str(CASES[name]),
+            "--seed",
+            str(SEED),
+            "--keep",
+            str(tmp_path),
         ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     kept = sorted(tmp_path.iterdir())
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}\nthe bytes: {kept}"
@@ -118,7 +133,7 @@ def _expect_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     class Unheard(Exception):
         pass
 
-    monkeypatch.setattr("tidelog.broker.requests.MessageDamaged", Unheard)
+    monkeypatch.setattr("tidelog.kafka.requests.MessageDamaged", Unheard)
 
 
 def _never_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,9 +149,7 @@ def _believe_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _read_past_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tidelog.schemas.framing._read_varint", lambda data, at: (data[at] >> 1, at + 1)
-    )
+    monkeypatch.setattr("tidelog.schemas.framing._read_varint", lambda data, at: (data[at] >> 1, at + 1))
 
 
 PLANTED = {

@@ -19,9 +19,7 @@ def test_whoever_learns_from_a_node_that_it_leads_finds_it_leading():
                 await client.create_topic("tide", partitions=6, replication=3)
 
         world.do(create())
-        world.run_until(
-            lambda: all(len(world.node(n).broker.partitions()) == 6 for n in (1, 2, 3)), 5
-        )
+        world.run_until(lambda: all(len(world.node(n).broker.partitions()) == 6 for n in (1, 2, 3)), 5)
         late: list[str] = []
         seen: list[int] = []
 

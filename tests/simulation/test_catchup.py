@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.fetching import Fetcher
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.client.kafka import KafkaClient
 from tidelog.cluster.messages import Beat
@@ -14,6 +13,7 @@ from tidelog.faces.http.replication import metrics_text, replication_document
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
 from tidelog.records import Record, encode_batch
+from tidelog.replication.leader_fetchers import Fetcher
 from tidelog.simulation.nodes import bootstrap, real_node
 from tidelog.simulation.world import World
 
@@ -30,11 +30,10 @@ class Story:
         peers = {n: "" if n <= 3 else f"node-{n}:9192" for n in range(1, nodes + 1)}
         settings = {"catchup_scan_ms": 1000, "replica_lag_time_max_ms": 2000, **settings}
         self.world = World(
-            seed, nodes=nodes,
-            node_factory=lambda host, n: real_node(
-                host, n, quorum=quorum, peer=peers[n], **settings
-            ),
-        )  # fmt: skip
+            seed,
+            nodes=nodes,
+            node_factory=lambda host, n: real_node(host, n, quorum=quorum, peer=peers[n], **settings),
+        )
         self.world.start()
         self.sent = 0
         self.do(self._create, partitions=partitions)
@@ -116,11 +115,11 @@ class Story:
     def catch_up(self, leader: int | None = None) -> CatchUp | None:
         broker = self.world.node(leader or self.first).broker
         cluster_id = broker.image.topics[TOPIC].partitions[0].cluster_id
-        found: CatchUp | None = broker.catching_up.all.get(Key(cluster_id, self.away))
+        found: CatchUp | None = broker.replication.catching_up.all.get(Key(cluster_id, self.away))
         return found
 
     def last_ended(self) -> CatchUp:
-        found: CatchUp = self.world.node(self.first).broker.catching_up.all.ended[-1]
+        found: CatchUp = self.world.node(self.first).broker.replication.catching_up.all.ended[-1]
         return found
 
     def away_end(self) -> int:
@@ -297,7 +296,7 @@ def test_many_followers_come_back_at_once(stories):
     def look() -> bool:
         nonlocal most
         for node in (story.first, story.other):
-            found = list(story.world.node(node).broker.catching_up.all)
+            found = list(story.world.node(node).broker.replication.catching_up.all)
             running = [one for one in found if one.state is State.RUNNING and one.is_paced]
             most = max(most, len(running))
         return all(story.is_whole(1, 2, 3, number=number) for number in range(6))
@@ -366,7 +365,7 @@ def test_it_ends_though_more_is_written_than_the_pace_allows(stories):
     raised: list[bool] = []
 
     def look() -> bool:
-        raised.append(story.world.node(story.first).broker.catching_up.all.pace.is_raised)
+        raised.append(story.world.node(story.first).broker.replication.catching_up.all.pace.is_raised)
         return story.catch_up() is None and len(raised) > 100 and is_in_sync()
 
     def is_in_sync() -> bool:
@@ -400,9 +399,7 @@ def test_leader_and_follower_tell_how_they_stand(stories):
     assert (leader["leads"], leader["follows"]) == (1, 0)
     (behind,) = leader["behind"]
     (running,) = leader["catch_up"]["running"]
-    assert (behind["node"], behind["state"], behind["in_sync"]) == (
-        story.away, "catching_up", False,
-    )  # fmt: skip
+    assert (behind["node"], behind["state"], behind["in_sync"]) == (story.away, "catching_up", False)
     assert behind["catch_up"] == running["id"]
     assert behind["lag_records"] == running["records_left"] == 1100 - running["at"]
     assert (running["state"], running["from"], running["to"]) == ("running", 100, 1100)
@@ -475,14 +472,12 @@ def test_followers_that_were_fenced_while_they_waited_for_a_place_go_on(stories)
 
     def states() -> set[State]:
         brokers = [story.world.node(n).broker for n in (story.first, story.other)]
-        return {one.state for broker in brokers for one in broker.catching_up.all}
+        return {one.state for broker in brokers for one in broker.replication.catching_up.all}
 
     story.until(lambda: State.WAITING in states())
     story.keep_heartbeats(seconds=5)
     story.until(lambda: State.INTERRUPTED in states())
 
-    story.until(
-        lambda: all(story.is_whole(1, 2, 3, number=number) for number in range(6)), seconds=120
-    )
+    story.until(lambda: all(story.is_whole(1, 2, 3, number=number) for number in range(6)), seconds=120)
     for number in range(6):
         story.assert_same(1, 2, 3, number=number)

@@ -147,9 +147,8 @@ async def delete(world: World, name: str, node: int) -> int:
     async with AdminClient(bootstrap(node), network=network, timeout_seconds=20.0) as client:
         connection = await client.any_connection()
         response = await connection.call(
-            Api.DELETE_TOPICS, topic_names=[name], topics=[{"name": name, "topic_id": None}],
-            timeout=20_000,
-        )  # fmt: skip
+            Api.DELETE_TOPICS, topic_names=[name], topics=[{"name": name, "topic_id": None}], timeout=20_000
+        )
         return int(response.responses[0].error_code)
 
 
@@ -339,9 +338,7 @@ def test_quorums_of_other_sizes_decide_too(nodes):
         survives = (nodes - 1) // 2
         for node in range(1, survives + 1):
             world.crash(node)
-        world.run_until(
-            lambda: controller(world) not in (None, *range(1, survives + 1)), SECONDS_MAX
-        )
+        world.run_until(lambda: controller(world) not in (None, *range(1, survives + 1)), SECONDS_MAX)
 
         world.do(create(world, "tide", nodes))
 
@@ -471,9 +468,7 @@ def test_a_topic_is_deleted_while_every_disk_is_full():
         world.do(delete())
 
         everyone = (1, 2, 3)
-        world.run_until(
-            lambda: not any(knows(world, node, "tide") for node in everyone), SECONDS_MAX
-        )
+        world.run_until(lambda: not any(knows(world, node, "tide") for node in everyone), SECONDS_MAX)
         assert all(world.node(node).broker.member.quorum.refusal is None for node in everyone)
         assert world.node(1).broker.image.quorum_epoch == epoch, "nobody had to give way"
 
@@ -510,9 +505,12 @@ def test_a_change_waits_for_the_next_controller_no_longer_than_for_its_election(
         async with AdminClient(bootstrap(survivor), network=network) as client:
             connection = await client.any_connection()
             topic = {
-                "name": "meanwhile", "num_partitions": 1, "replication_factor": -1,
-                "assignments": [], "configs": [],
-            }  # fmt: skip
+                "name": "meanwhile",
+                "num_partitions": 1,
+                "replication_factor": -1,
+                "assignments": [],
+                "configs": [],
+            }
             response = await connection.call(
                 Api.CREATE_TOPICS, topics=[topic], timeout=20_000, validate_only=False
             )

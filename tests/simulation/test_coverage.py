@@ -13,8 +13,9 @@ from typing import Final, TypeAlias
 import pytest
 
 from tidelog.simulation.campaign import play_seed
-from tidelog.simulation.coverage import Met
+from tidelog.simulation.coverage import never
 from tidelog.simulation.faults import KINDS
+from tidelog.simulation.met import Met
 from tidelog.simulation.operators import VERBS, verb_of
 from tidelog.simulation.plan import Plan
 from tidelog.simulation.questions import QUESTIONS
@@ -98,7 +99,7 @@ def unmet(met: Met) -> dict[str, list[str]]:
     return {
         section: names
         for section in ("apis", "peers", "work", "verbs", "faults", "situations")
-        if (names := met.never(section))
+        if (names := never(met, section))
     }
 
 

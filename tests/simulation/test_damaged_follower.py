@@ -8,7 +8,6 @@ import pytest
 
 from tests.simulation.test_catchup import TOPIC, Story
 from tests.simulation.test_planted_replication import a_stage
-from tidelog.broker.broker import Broker
 from tidelog.config import TopicConfig
 from tidelog.controller import in_sync
 from tidelog.host import read_file
@@ -18,6 +17,7 @@ from tidelog.model import NodeId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader
+from tidelog.replication.log_changes import LogChanges
 from tidelog.simulation.replica_watch import INTACT, JOINED, ReplicaWatch
 from tidelog.simulation.world import Violation
 
@@ -61,9 +61,12 @@ class Damage:
         segment.file = None
         assert machine.process is not None
         self.world.loop.call_soon(
-            self.world.node(DAMAGED).broker._declare, self.follower, log, segment.base,
+            self.world.node(DAMAGED).broker.replication.damage.declare,
+            self.follower,
+            log,
+            segment.base,
             context=machine.process.context,
-        )  # fmt: skip
+        )
         self.story.until(lambda: self.follower.log.damaged_at is not None)
 
 
@@ -100,19 +103,19 @@ def tell_of_damage() -> None:
 def plant_joins_that_leaders_judge(patch: pytest.MonkeyPatch) -> None:
     """Nobody who decides has heard that the follower is damaged, and the leader remembers."""
 
-    async def leave_sets(self: Broker, partition: Partition, follower: Follower) -> None:
+    async def leave_sets(self: LogChanges, partition: Partition, follower: Follower) -> None:
         while True:
-            known = self.image.topics[TOPIC].partitions[0]
-            if self.node_id not in known.in_sync | known.eligible:
+            known = self._metadata.image.topics[TOPIC].partitions[0]
+            if self._node_id not in known.in_sync | known.eligible:
                 return
-            await self.metadata.reached(self.metadata.applied + 1)
+            await self._metadata.reached(self._metadata.applied + 1)
 
     def forget(self: Leader, node: NodeId) -> bool:
         return True
 
     patch.setattr(in_sync, "_check_health", lambda *_: None)
     patch.setattr(Leader, "forget", forget)
-    patch.setattr(Broker, "_leave_sets", leave_sets)
+    patch.setattr(LogChanges, "_leave_sets", leave_sets)
 
 
 def test_a_damaged_follower_is_not_in_sync_before_it_is_whole_again(monkeypatch):
@@ -158,9 +161,7 @@ def test_a_deposed_leader_that_is_cut_at_a_rotten_segment_reads_it_again(byte, m
         note_damage(log, offset)
 
     monkeypatch.setattr(Log, "note_damage", noted)
-    settings: dict[str, Any] = {
-        "topic_defaults": TopicConfig(segment_bytes=60), "scrub_bytes_per_second": 0,
-    }  # fmt: skip
+    settings: dict[str, Any] = {"topic_defaults": TopicConfig(segment_bytes=60), "scrub_bytes_per_second": 0}
     with a_stage(**settings) as stage:
         world, (first, second, third) = stage.world, stage.nodes
         for _ in range(3):

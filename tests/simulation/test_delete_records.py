@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_catchup import TOPIC, Story
-from tidelog.broker.feeding import _Session
 from tidelog.client.admin import AdminClient, Election
 from tidelog.client.cluster import Refused
 from tidelog.client.kafka import KafkaClient
@@ -19,6 +18,7 @@ from tidelog.errors import OffsetOutOfRange
 from tidelog.log.log import Log
 from tidelog.model import NO_EPOCH, TopicPartition
 from tidelog.records import Record, encode_batch, stamp
+from tidelog.replication.follower_sessions import _Session
 from tidelog.simulation.nodes import bootstrap
 
 NODES = (1, 2, 3)
@@ -207,9 +207,7 @@ def plant_an_older_leader(patch: pytest.MonkeyPatch) -> None:
         part = compare(self, interest, at, now)
         if part is None or part.error != OffsetOutOfRange.code or at.lacks_producers:
             return part
-        return ReplicaPart(
-            at.cluster_id, start=part.start, differs=True, epoch=NO_EPOCH, end=part.start
-        )
+        return ReplicaPart(at.cluster_id, start=part.start, differs=True, epoch=NO_EPOCH, end=part.start)
 
     patch.setattr(_Session, "_compare", compare_as_before)
     patch.setattr(_Session, "_counts_on", lambda *_: False)

@@ -7,6 +7,7 @@ from tests.simulation.test_planted_replication import TOPIC, Stage, a_stage
 from tidelog.broker import topics
 from tidelog.client.admin import AdminClient
 from tidelog.client.cluster import Refused
+from tidelog.client.operator import OperatorClient
 from tidelog.model import Offset
 
 
@@ -89,3 +90,19 @@ def test_a_topic_is_deleted_though_all_of_its_replicas_are_down():
         stage.world.crash(second)
         delete(stage)
         assert TOPIC not in stage.image.topics
+
+
+def test_one_link_that_is_cut_does_not_keep_back_that_a_topic_is_not_there():
+    with a_stage() as stage:
+        first, second, _ = stage.nodes
+        delete(stage)
+        stage.part(first, second)
+        began_at = stage.world.now
+
+        async def delete_again() -> None:
+            async with stage.client(OperatorClient, first) as client:
+                await client.delete_topic(TOPIC)
+
+        with pytest.raises(Refused, match="there is no topic"):
+            stage.world.do(delete_again())
+        assert stage.world.now - began_at < 5

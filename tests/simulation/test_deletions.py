@@ -29,9 +29,7 @@ def test_nothing_else_is_lost_where_records_are_deleted(story: str, kinds: tuple
     assert outcome.faults["delete_records"] > 0
 
 
-def test_a_last_stable_offset_that_stays_in_what_is_deleted_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_last_stable_offset_that_stays_in_what_is_deleted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def last_stable(self: Log, watermark: Offset) -> Offset:
         return self.transactions.last_stable(self.producers, watermark)
 

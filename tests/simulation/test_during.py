@@ -38,9 +38,7 @@ def befall(seed: int, fault: Callable[[World], None]) -> None:
             begun.append(world.now)
             fault(world)
 
-        writes_go_on(
-            world, begin, what="the test's", seconds=SECONDS, allowed_seconds=ALLOWED_SECONDS
-        )
+        writes_go_on(world, begin, what="the test's", seconds=SECONDS, allowed_seconds=ALLOWED_SECONDS)
         world.run_until(lambda: begun, 20)
         world.run(SECONDS + 1)
 
@@ -70,9 +68,7 @@ def test_a_client_gets_on_that_knew_only_a_node_that_the_controller_does_not_hea
         world.start()
         controller = next(n for n in world.machines if world.node(n).broker.member.quorum.leads)
         stale = controller % 3 + 1
-        client = KafkaClient(
-            bootstrap(stale), network=world.client("client").network, timeout_seconds=1
-        )
+        client = KafkaClient(bootstrap(stale), network=world.client("client").network, timeout_seconds=1)
         batch = encode_batch([Record(value=b"x", timestamp_ms=0)])
 
         async def write_everywhere() -> None:

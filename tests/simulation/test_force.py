@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
-from tidelog.broker.promotion import promote
 from tidelog.log import recovery
 from tidelog.log.directory import DataDirectory
 from tidelog.model import NodeId
+from tidelog.services.promotion import promote
 from tidelog.simulation import replica_watch as watch
-from tidelog.simulation.asking import ask_node
 from tidelog.simulation.losses import Losses, agreement
+from tidelog.simulation.node_calls import ask_node
 from tidelog.simulation.replicated import EpochClient
 from tidelog.simulation.swarm import make_plan, play
 from tidelog.simulation.world import Violation

@@ -10,9 +10,9 @@ from tests.simulation.test_catchup import TOPIC, Story
 from tidelog.client.admin import ConfigChange, Resource
 from tidelog.config import TopicConfig
 from tidelog.controller.records import NodeConfigChanged
-from tidelog.faces.http.cluster import brokers_of
 from tidelog.faces.http.replication import metrics_text
 from tidelog.host import Path
+from tidelog.operators.brokers import brokers_of
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.swarm import make_plan, play
 

@@ -8,18 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.test_planted_replication import (
-    PLACE,
-    Stage,
-    a_stage,
-    plant_a_lease_without_end,
-)
+from tests.simulation.test_planted_replication import PLACE, Stage, a_stage, plant_a_lease_without_end
 from tests.simulation.test_planted_rot import _commit, _coordinator, _group_elsewhere
 from tidelog.errors import TidelogError
 from tidelog.groups.events import Commit
 from tidelog.groups.group import Group
 from tidelog.shards.effects import Moment
-from tidelog.simulation import history
+from tidelog.simulation import history_check
 from tidelog.simulation.groups import OneTryAdmin
 from tidelog.simulation.history import History
 from tidelog.simulation.swarm import make_plan, play
@@ -54,18 +49,17 @@ def plant_commits_of_any_generation(patch: pytest.MonkeyPatch) -> None:
 def test_a_commit_of_an_old_generation_is_found(monkeypatch):
     seeds, found = (18, 37, 47), []
     plans = [
-        make_plan(seed, story="groups", nodes=3, kinds=["crash", "pause"], chaos_seconds=4)
-        for seed in seeds
+        make_plan(seed, story="groups", nodes=3, kinds=["crash", "pause"], chaos_seconds=4) for seed in seeds
     ]
     with monkeypatch.context() as patch:
         plant_commits_of_any_generation(patch)
         for plan in plans:
             violation = play(plan).violation
             found.append(None if violation is None else violation.name)
-            if found[-1] == history.GROUP_REGRESSED:
+            if found[-1] == history_check.GROUP_REGRESSED:
                 break
 
-    assert found[-1] == history.GROUP_REGRESSED, f"seeds {seeds} found {found}"
+    assert found[-1] == history_check.GROUP_REGRESSED, f"seeds {seeds} found {found}"
     assert play(plans[len(found) - 1]).violation is None
 
 
@@ -109,9 +103,9 @@ async def _ask_one(stage: Stage, node: int, group: str) -> int | None:
 
 
 def test_a_coordinator_without_a_lease_tells_nobody_of_offsets(monkeypatch):
-    assert history.check(tell_a_coordinator_left_alone()) == []
+    assert history_check.check(tell_a_coordinator_left_alone()) == []
 
     plant_a_lease_without_end(monkeypatch)
 
-    found = history.check(tell_a_coordinator_left_alone())
-    assert [anomaly.rule for anomaly in found] == [history.GROUP_REGRESSED]
+    found = history_check.check(tell_a_coordinator_left_alone())
+    assert [anomaly.rule for anomaly in found] == [history_check.GROUP_REGRESSED]

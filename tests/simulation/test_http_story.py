@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidelog.backup import creating, restoring
-from tidelog.backup.asking import BackupClient
+from tidelog.backup.cluster_requests import BackupClient
 from tidelog.client.admin import AdminClient
 from tidelog.model import TopicPartition
 from tidelog.simulation.backups import MemoryStorage
@@ -64,14 +64,12 @@ def test_a_bucket_is_restored_as_it_was_and_its_keys_expire_after_that():
             await http.kv("b").put("k", "for a moment", ttl=1.0)
             await http.kv("b").put("other", "for good")
             made = await creating.create(
-                bootstrap(1), storage, creating.Wish(), now_ms=host.process.clock.wall_ms,
-                connect=connect,
-            )  # fmt: skip
+                bootstrap(1), storage, creating.Wish(), now_ms=host.process.clock.wall_ms, connect=connect
+            )
             await asyncio.sleep(3.0)
             done = await restoring.restore(
-                bootstrap(1), storage, made.manifest, restoring.Wish(prefix="again-"),
-                connect=connect,
-            )  # fmt: skip
+                bootstrap(1), storage, made.manifest, restoring.Wish(prefix="again-"), connect=connect
+            )
             return done.verified_records
 
         assert world.do(story()) == 2
@@ -105,9 +103,8 @@ def test_operators_who_let_a_topic_fail_over_by_itself_again_think_of_what_was_r
 
         async def restore():
             made = await creating.create(
-                addresses, storage, creating.Wish(), now_ms=host.process.clock.wall_ms,
-                connect=connect,
-            )  # fmt: skip
+                addresses, storage, creating.Wish(), now_ms=host.process.clock.wall_ms, connect=connect
+            )
             wish = restoring.Wish(prefix="again-")
             await restoring.restore(addresses, storage, made.manifest, wish, connect=connect)
 

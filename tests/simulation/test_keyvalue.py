@@ -1,5 +1,6 @@
 """Seeds of keys and values, and what must come of each."""
 
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -28,7 +29,8 @@ def test_nothing_acknowledged_is_lost_when_every_node_loses_power_at_once():
     assert outcome.faults["lose_power_everywhere"] > 2
 
 
-def test_watches_copies_and_a_bucket_made_anew_leave_a_seed_its_one_history():
+def test_watches_copies_and_a_bucket_made_anew_leave_a_seed_its_one_history(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     plan = make_plan(9, story="kv", chaos_seconds=4, kinds=["crash", "watches", "copies"])
     plan = replace(plan, kv_pace=replace(plan.kv_pace, remakes=True))
 
@@ -37,3 +39,4 @@ def test_watches_copies_and_a_bucket_made_anew_leave_a_seed_its_one_history():
     assert plan.kv_pace.watchers and plan.kv_pace.copies
     assert first.violation is None
     assert first.trace_hash == second.trace_hash
+    assert not list(tmp_path.iterdir()), "files of copies stay behind"

@@ -98,9 +98,7 @@ def test_a_voter_whose_newest_note_rots_does_not_vote_by_the_one_before(world):
 def test_a_voter_that_votes_by_what_is_left_is_found(world, monkeypatch):
     monkeypatch.setattr(LogView, "is_whole", True)
     monkeypatch.setattr(
-        LogView,
-        "is_ahead_of",
-        lambda self, last_epoch, end: (self.last_epoch, self.end) > (last_epoch, end),
+        LogView, "is_ahead_of", lambda self, last_epoch, end: (self.last_epoch, self.end) > (last_epoch, end)
     )
 
     with pytest.raises(Violation) as found:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
-from tidelog.broker.broker import Broker
 from tidelog.client.admin import AdminClient
 from tidelog.controller import elections, in_sync, reassignment
 from tidelog.controller.elections import Electorate
@@ -15,6 +14,7 @@ from tidelog.controller.records import PartitionChanged
 from tidelog.log.directory import PARTITION_METADATA
 from tidelog.model import NO_NODE
 from tidelog.partition.leader import Leader
+from tidelog.replication.leftovers import Leftovers
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.replicated import LEFT
 from tidelog.simulation.swarm import make_plan, play
@@ -22,9 +22,7 @@ from tidelog.simulation.world import Violation
 
 
 def plan_of(seed: int, *kinds: str, nodes: int = 5, chaos_seconds: float = 4) -> Any:
-    return make_plan(
-        seed, story="replicated", nodes=nodes, kinds=kinds, chaos_seconds=chaos_seconds
-    )
+    return make_plan(seed, story="replicated", nodes=nodes, kinds=kinds, chaos_seconds=chaos_seconds)
 
 
 def test_moves_are_drawn_apart_so_that_other_plans_stay_as_they_are() -> None:
@@ -92,15 +90,13 @@ def test_a_follower_that_asks_before_its_leader_knows_of_it_gets_in_sync() -> No
         stage.run_until(lambda: not stage.state.is_moving)
 
 
-def test_what_is_moved_away_while_its_node_starts_leaves_no_files(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    look, looked = Broker._remove_leftovers, []
+def test_what_is_moved_away_while_its_node_starts_leaves_no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, looked = Leftovers.remove, []
 
-    async def look_and_wait_for_the_move(self: Broker) -> None:
+    async def look_and_wait_for_the_move(self: Leftovers) -> None:
         await look(self)
         looked.append(self)
-        while PLACE in self._known():
+        while PLACE in [name for _, name in self._metadata.image.partitions_on(self._node_id)]:
             await asyncio.sleep(0.01)
 
     with a_stage() as stage:
@@ -108,7 +104,7 @@ def test_what_is_moved_away_while_its_node_starts_leaves_no_files(
         stage.commit(5)
         stage.world.crash(third)
         stage.run_until(lambda: third not in stage.state.in_sync)
-        monkeypatch.setattr(Broker, "_remove_leftovers", look_and_wait_for_the_move)
+        monkeypatch.setattr(Leftovers, "remove", look_and_wait_for_the_move)
         stage.world.restart(third)
         stage.run_until(lambda: looked)
         order(stage, first, second)
@@ -169,13 +165,18 @@ def complete_early(place: Place, electorate: Electorate) -> PartitionChanged | N
     target = partition.target
     leader = partition.leader if partition.leader in target else target[0]
     after = partition.edited(
-        replicas=target, in_sync=frozenset(target), eligible=frozenset(), leader=leader,
-        adding=(), removing=(), original=(),
-    )  # fmt: skip
+        replicas=target,
+        in_sync=frozenset(target),
+        eligible=frozenset(),
+        leader=leader,
+        adding=(),
+        removing=(),
+        original=(),
+    )
     return elections.change(place, after)
 
 
-def leave_files_behind(self: Broker, *_: object) -> None:
+def leave_files_behind(self: Leftovers, *_: object) -> None:
     """A replica that was removed while its node was away stays where it is."""
 
 
@@ -192,15 +193,13 @@ def find(patch: pytest.MonkeyPatch, plant: Any, kinds: tuple[str, ...], seeds: r
     return None
 
 
-def test_a_move_that_ends_before_its_copies_are_there_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_move_that_ends_before_its_copies_are_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plant = (reassignment, "complete", complete_early)
 
     assert find(monkeypatch, plant, ("move",), range(1, 6)) in (watch.JOINED, watch.WHOLE)
 
 
 def test_files_that_are_left_behind_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant = (Broker, "_finish_removals", leave_files_behind)
+    plant = (Leftovers, "_finish_removals", leave_files_behind)
 
     assert find(monkeypatch, plant, ("crash", "stop", "move"), range(6, 8)) == LEFT

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_planted_replication import NODES, PLACE, TOPIC, Stage
-from tidelog.broker.promotion import promote
 from tidelog.client.admin import AdminClient, Election
 from tidelog.errors import EligibleLeadersNotAvailable, NotController
+from tidelog.services.promotion import promote
 from tidelog.simulation import layout
-from tidelog.simulation.asking import ask_node
 from tidelog.simulation.machine import Machine
+from tidelog.simulation.node_calls import ask_node
 from tidelog.simulation.plan import Plan
 from tidelog.simulation.world import World
 from tidelog.wire.apis import Api
@@ -79,17 +79,12 @@ def test_clients_that_know_of_an_observer_alone_find_who_decides() -> None:
             Api.ALTER_PARTITION_REASSIGNMENTS,
             {
                 "allow_replication_factor_change": True,
-                "topics": [
-                    {"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": None}]}
-                ],
+                "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "replicas": None}]}],
             },
         ),
         (
             Api.ELECT_LEADERS,
-            {
-                "election_type": Election.PREFERRED,
-                "topic_partitions": [{"topic": TOPIC, "partitions": [0]}],
-            },
+            {"election_type": Election.PREFERRED, "topic_partitions": [{"topic": TOPIC, "partitions": [0]}]},
         ),
     ],
 )

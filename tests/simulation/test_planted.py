@@ -14,7 +14,8 @@ from tidelog.faces.node import Node
 from tidelog.host import Clock, Host
 from tidelog.raft.voters import VoterSet
 from tidelog.simulation.nodes import real_node
-from tidelog.simulation.quorum import AGREE, LIVENESS, VOTERS, WHOLE, QuorumWatch
+from tidelog.simulation.quorum import AGREE, VOTERS, WHOLE, QuorumWatch
+from tidelog.simulation.story import LIVENESS
 from tidelog.simulation.swarm import make_plan, play
 from tidelog.simulation.world import World
 
@@ -69,9 +70,8 @@ async def _keep_no_promise(self: Quorum, state: bytes) -> None:
 def test_promises_forgotten_over_a_restart_are_found(monkeypatch):
     """Epochs begin anew, and nobody can lead a log of later ones."""
     plan = make_plan(
-        0, story="cluster", nodes=3, chaos_seconds=3,
-        kinds=["crash", "lose_power_everywhere", "isolate"],
-    )  # fmt: skip
+        0, story="cluster", nodes=3, chaos_seconds=3, kinds=["crash", "lose_power_everywhere", "isolate"]
+    )
     assert play(plan).violation is None
 
     monkeypatch.setattr(Quorum, "_persist", _keep_no_promise)
@@ -91,9 +91,7 @@ _BUILD = Quorum._build
 
 def test_voters_forgotten_over_a_full_disk_are_found(monkeypatch):
     """Five nodes, of which an operator removes voters and adds them again, on disks that fill."""
-    plan = make_plan(
-        3, story="cluster", nodes=5, chaos_seconds=8, kinds=["change_voter", "fill_disk"]
-    )
+    plan = make_plan(3, story="cluster", nodes=5, chaos_seconds=8, kinds=["change_voter", "fill_disk"])
     assert play(plan).violation is None
     first: dict[object, VoterSet] = {}
 

@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tidelog.broker.copies import Copies
-from tidelog.broker.kv import Kv, KvGot
-from tidelog.broker.record_service import Batches, RecordService
-from tidelog.client import replica_changes
-from tidelog.client.replica_plan import Following
+from tidelog.copies.embedded import changes as replica_changes
+from tidelog.copies.embedded.plan import Following
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.faces.http import streams
 from tidelog.faces.http.streams import RecordStream
 from tidelog.model import ONCE_PRODUCER_MIN, Offset, TopicPartition
 from tidelog.partition.driver import Partition
+from tidelog.services.copies import Copies
+from tidelog.services.kv import Kv, KvGot
+from tidelog.services.records import Batches, RecordService
 from tidelog.simulation import keyvalue_anew as anew
 from tidelog.simulation import keyvalue_copies as copies
 from tidelog.simulation import keyvalue_hearing as hearing
@@ -166,9 +166,7 @@ WATCHED = replace(PLAIN, watchers=2)
 COPIED = replace(PLAIN, copies=2)
 TRANSACTING: dict[str, Any] = {"transactions": 2, "abort_chance": 0.6}
 REMADE = replace(PLAIN, clients=1, remakes=True)
-COMPACTED = (
-    ("min.cleanable.dirty.ratio", "0.01"), ("delete.retention.ms", "0"), ("segment.bytes", "1000"),
-)  # fmt: skip
+COMPACTED = (("min.cleanable.dirty.ratio", "0.01"), ("delete.retention.ms", "0"), ("segment.bytes", "1000"))
 
 
 CALM = ()
@@ -181,15 +179,18 @@ def a_plan(seed: int, pace: KvPace, faults: tuple[Fault, ...]) -> Plan:
     node = {**plan.node, "auto_create_topics_enable": False, "log_cleaner_backoff_ms": 100}
     configs = dict(plan.pace.topic_configs) | dict(COMPACTED)
     return replace(
-        plan, kv_pace=pace, faults=faults, node=node,
-        pace=replace(
-            plan.pace, topics=1, partitions=1, replication=3, topic_configs=tuple(configs.items())
-        ),
-    )  # fmt: skip
+        plan,
+        kv_pace=pace,
+        faults=faults,
+        node=node,
+        pace=replace(plan.pace, topics=1, partitions=1, replication=3, topic_configs=tuple(configs.items())),
+    )
 
 
 SEEDS = range(2, 12)
 """Tried one after the other: a history depends on every moment, and changes with the product."""
+RARE = {plant_buckets_that_are_denied: range(16, 26)}
+"""Seeds of a bug that earlier ones do not show."""
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ SEEDS = range(2, 12)
 )
 def test_a_bug_is_found_by_its_invariant(plant, pace, names, faults):
     seed, violation = 0, None
-    for seed in SEEDS:
+    for seed in RARE.get(plant, SEEDS):
         with pytest.MonkeyPatch.context() as patch:
             plant(patch)
             violation = play(a_plan(seed, pace, faults)).violation

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker import groups
-from tidelog.broker.coordinator import GroupsDriver
+from tidelog.coordinators.groups import GroupsDriver
 from tidelog.groups.group import Group
 from tidelog.groups.offsets import Offsets
 from tidelog.groups.shard import Shard
 from tidelog.groups.state import GroupState
 from tidelog.groups.writes import Writes
+from tidelog.kafka import groups
 from tidelog.simulation.campaign import play_seed
 from tidelog.simulation.group_lives import ONE_TOPIC, STATIC
 from tidelog.simulation.group_watch import OWNER, RISES, STORED
@@ -31,7 +31,7 @@ def compare_names(patch: pytest.MonkeyPatch) -> None:
         self.perform(shard.topics_deleted(gone, {}, self.now()))
 
     patch.setattr(GroupsDriver, "_on_loaded", on_loaded)
-    patch.setattr(groups, "_of_topic", lambda broker, place, value: value)
+    patch.setattr(groups, "of_topic", lambda broker, place, value: value)
 
 
 def forget_restarts(patch: pytest.MonkeyPatch) -> None:
@@ -69,9 +69,7 @@ def delete_groups_alone(patch: pytest.MonkeyPatch) -> None:
 
 def expire_by_age_alone(patch: pytest.MonkeyPatch) -> None:
     """An offset expires whether or not somebody uses it."""
-    patch.setattr(
-        GroupState, "expires_at_ms", lambda self, topic, offset, retention_ms: offset.expires_ms
-    )
+    patch.setattr(GroupState, "expires_at_ms", lambda self, topic, offset, retention_ms: offset.expires_ms)
 
 
 def load_without_metadata(patch: pytest.MonkeyPatch) -> None:
@@ -137,10 +135,7 @@ def give_all_to_all(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_story_of_groups_finds_it(
-    monkeypatch: pytest.MonkeyPatch,
-    plant: Callable[[pytest.MonkeyPatch], None],
-    kind: str,
-    invariant: str,
+    monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], kind: str, invariant: str
 ) -> None:
     plant(monkeypatch)
 

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from tidelog.backup import asking, restoring
+from tidelog.backup import cluster_requests, restoring
 from tidelog.backup.batches import without_holes
 from tidelog.backup.creating import _Copying
 from tidelog.client.http.core import Ask, Core, Tries
 from tidelog.client.http.effects import Request
 from tidelog.client.kafka import LATEST
 from tidelog.faces.http import kv
-from tidelog.simulation import history, queues
+from tidelog.simulation import history_check, queues
 from tidelog.simulation.backups import HAS, INVENTS, SAME, WHOLE, _MemoryOutput
-from tidelog.simulation.http_clients import NEVER, TAKEN
+from tidelog.simulation.http_clients import NEVER
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.swarm import make_plan, play
+from tidelog.simulation.world import UNEXPECTED_ERROR
 
 CRASHES = ("crash", "reset", "cut")
 BACKUPS_AT = (2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
@@ -61,7 +62,7 @@ def plant_a_handler_that_fails(patch: pytest.MonkeyPatch) -> None:
 
 def plant_backups_of_whoever_says_that_it_leads(patch: pytest.MonkeyPatch) -> None:
     """A leader that is cut off tells where its log ended, and that is all that is read."""
-    patch.setattr(asking, "LATEST_SURE", LATEST)
+    patch.setattr(cluster_requests, "LATEST_SURE", LATEST)
 
 
 def plant_backups_that_do_not_read_on(patch: pytest.MonkeyPatch) -> None:
@@ -114,9 +115,7 @@ def _early(drawn: Plan) -> Plan:
 
 def _cut_off(drawn: Plan) -> Plan:
     """A node hears nothing of the others, clients reach it, and backups are made meanwhile."""
-    ways = [
-        Fault(1.0, "cut", {"source": source, "target": 2, "seconds": 12.0}) for source in (1, 3)
-    ]
+    ways = [Fault(1.0, "cut", {"source": source, "target": 2, "seconds": 12.0}) for source in (1, 3)]
     return _early(replace(drawn, faults=tuple(ways)))
 
 
@@ -125,23 +124,28 @@ def _compacted(drawn: Plan) -> Plan:
     configs = dict(drawn.pace.topic_configs)
     configs |= {"min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "60000"}
     node = {
-        **drawn.node, "log_cleaner_backoff_ms": 20,
+        **drawn.node,
+        "log_cleaner_backoff_ms": 20,
         "topic_defaults": replace(drawn.node["topic_defaults"], segment_bytes=300),
-    }  # fmt: skip
+    }
     pace = replace(drawn.pace, topics=1, partitions=1, topic_configs=tuple(configs.items()))
     kv_pace = replace(drawn.kv_pace, clients=3, keys=2, think_seconds=0.02, transactions=0)
     network = {**drawn.network, "latency_seconds": (0.001, 0.03)}
-    return _early(
-        replace(drawn, pace=pace, kv_pace=kv_pace, node=node, network=network)
-    )  # fmt: skip
+    return _early(replace(drawn, pace=pace, kv_pace=kv_pace, node=node, network=network))
 
 
 def _messages(drawn: Plan) -> Plan:
     """Most of what is done is to publish, under keys of the client's own."""
     queue_pace = replace(
-        drawn.queue_pace, writers=4, workers=3, think_seconds=0.05, anonymous_chance=1.0,
-        max_deliveries=0, forget_chance=0.0, has_operators=False,
-    )  # fmt: skip
+        drawn.queue_pace,
+        writers=4,
+        workers=3,
+        think_seconds=0.05,
+        anonymous_chance=1.0,
+        max_deliveries=0,
+        forget_chance=0.0,
+        has_operators=False,
+    )
     kv_pace = replace(drawn.kv_pace, clients=1, think_seconds=1.0, transactions=0)
     http_pace = replace(drawn.http_pace, timeout_seconds=0.5, retries=0, writers=0)
     return replace(drawn, queue_pace=queue_pace, kv_pace=kv_pace, http_pace=http_pace)
@@ -150,10 +154,10 @@ def _messages(drawn: Plan) -> Plan:
 @pytest.mark.parametrize(
     ("plant", "seed", "kinds", "change", "invariant"),
     [
-        (plant_lost_requests_that_were_not_done, 6, CRASHES, _as_it_is, history.ABORTED_READ),
+        (plant_lost_requests_that_were_not_done, 6, CRASHES, _as_it_is, history_check.ABORTED_READ),
         (plant_lost_requests_that_were_not_done, 1, CRASHES, _messages, NEVER),
         (plant_a_key_for_each_attempt, 5, CRASHES, _as_it_is, queues.ONCE),
-        (plant_a_handler_that_fails, 2, (), _early, TAKEN),
+        (plant_a_handler_that_fails, 2, (), _early, UNEXPECTED_ERROR),
         (plant_backups_of_whoever_says_that_it_leads, 7, ("cut",), _cut_off, HAS),
         (plant_backups_that_do_not_read_on, 4, ("slow_disk", "clog"), _compacted, INVENTS),
         (plant_restores_without_the_first_records, 1, (), _early, SAME),

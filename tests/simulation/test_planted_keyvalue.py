@@ -13,23 +13,23 @@ from weakref import WeakKeyDictionary
 import msgspec
 import pytest
 
-from tidelog.broker import kv
-from tidelog.broker.confirming import Confirming
-from tidelog.broker.kv import Kv, KvGet, KvGot
-from tidelog.broker.kv_state import LeaderState
-from tidelog.broker.views import View
+from tidelog.broker.lead_confirmation import Confirming
 from tidelog.broker.writing import Write
+from tidelog.copies.node.views import View
+from tidelog.copies.views.kv import Change, Entry, get_entry, record_of
 from tidelog.errors import NotLeader
 from tidelog.log.producers import ProducerStates
 from tidelog.model import ONCE_PRODUCER_MIN
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
+from tidelog.services import kv
+from tidelog.services.kv import Kv, KvGet, KvGot
+from tidelog.services.kv_state import LeaderState
 from tidelog.simulation import keyvalue_watch as watch
 from tidelog.simulation import registers
 from tidelog.simulation.keyvalue import SAME_ANSWER, KvPace
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.swarm import make_plan, play
-from tidelog.views.kv import Change, Entry, get_entry, record_of
 
 # The bugs.
 
@@ -37,9 +37,7 @@ from tidelog.views.kv import Change, Entry, get_entry, record_of
 def plant_strong_reads_without_confirmation(patch: pytest.MonkeyPatch) -> None:
     """A leader tells what it has, though another may lead by now."""
 
-    async def confirm(
-        self: Confirming, partition: Partition, leader: Leader, deadline: float
-    ) -> None:
+    async def confirm(self: Confirming, partition: Partition, leader: Leader, deadline: float) -> None:
         if partition.leader is not leader:
             raise NotLeader(leader=None)
 
@@ -134,9 +132,7 @@ def plant_refusals_that_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 CALM = ()
 SILENT = (Fault(1.0, "isolate", {"node": 1, "seconds": 6.0}),)
-RESTARTED = tuple(
-    Fault(1.0 * node, "crash", {"node": node, "down_seconds": 0.1}) for node in (1, 2, 3)
-)
+RESTARTED = tuple(Fault(1.0 * node, "crash", {"node": node, "down_seconds": 0.1}) for node in (1, 2, 3))
 AHEAD = tuple(Fault(0.1, "jump_clock", {"node": node, "seconds": 3600}) for node in (2, 3))
 """The clocks of those who follow; node 1 leads."""
 BACK_ALONE = (*SILENT, Fault(1.01, "crash", {"node": 2, "down_seconds": 0.1}))
@@ -156,9 +152,13 @@ def a_plan(seed: int, pace: KvPace, faults: tuple[Fault, ...]) -> Plan:
     # Who starts anew knows of little, and follows for long whom it cannot reach.
     node = {**plan.node, "checkpoint_ms": 60_000, "broker_session_timeout_ms": 3000}
     return replace(
-        plan, pace=replace(plan.pace, topics=1, partitions=1, replication=3), kv_pace=pace,
-        faults=faults, chaos_seconds=seconds, node=node,
-    )  # fmt: skip
+        plan,
+        pace=replace(plan.pace, topics=1, partitions=1, replication=3),
+        kv_pace=pace,
+        faults=faults,
+        chaos_seconds=seconds,
+        node=node,
+    )
 
 
 SEEDS = range(2, 32)

@@ -12,7 +12,7 @@ from tidelog.peers.link import Link
 from tidelog.peers.listener import PeerListener
 from tidelog.peers.stream import Stream
 from tidelog.simulation.plan import Plan
-from tidelog.simulation.quorum import LIVENESS
+from tidelog.simulation.story import LIVENESS
 from tidelog.simulation.swarm import make_plan, play
 
 
@@ -28,9 +28,7 @@ def of_forgotten_connections() -> Plan:
 
 
 @pytest.mark.slow
-def test_a_link_that_is_used_though_nothing_comes_by_it_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_link_that_is_used_though_nothing_comes_by_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = of_forgotten_connections()
     assert play(plan).violation is None
 

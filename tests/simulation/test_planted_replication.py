@@ -14,9 +14,6 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker import feeding
-from tidelog.broker.feeding import Feeding
-from tidelog.broker.fetching import Fetcher
 from tidelog.client.admin import AdminClient
 from tidelog.cluster.membership import Membership
 from tidelog.cluster.messages import Progress
@@ -36,6 +33,9 @@ from tidelog.partition.follower import Cut, Follower
 from tidelog.partition.leader import Leader
 from tidelog.partition.mending import Mending
 from tidelog.records import Record, encode_batch
+from tidelog.replication import follower_sessions as feeding
+from tidelog.replication.follower_sessions import FollowerSessions
+from tidelog.replication.leader_fetchers import Fetcher
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.losses import Losses
 from tidelog.simulation.machine import Machine
@@ -83,7 +83,7 @@ def plant_lost_epochs(patch: pytest.MonkeyPatch) -> None:
 def plant_zombie_progress(patch: pytest.MonkeyPatch) -> None:
     """3: what a follower tells counts in any epoch, session and life."""
 
-    def on_progress(self: Feeding, source: NodeId, told: Progress, place: object) -> None:
+    def on_progress(self: FollowerSessions, source: NodeId, told: Progress, place: object) -> None:
         for progress in told.replicas:
             partition = self.find(progress.cluster_id)
             if (leader := partition.leader) is not None:
@@ -91,7 +91,7 @@ def plant_zombie_progress(patch: pytest.MonkeyPatch) -> None:
                 end = min(progress.end, partition.log.end)
                 partition._settle(leader.holds(source, end, life))
 
-    patch.setattr(Feeding, "_on_progress", on_progress)
+    patch.setattr(FollowerSessions, "_on_progress", on_progress)
 
 
 def plant_an_unknown_watermark_shown(patch: pytest.MonkeyPatch) -> None:
@@ -187,41 +187,58 @@ class Swarm:
 
 SWARMS: Final = [
     Swarm(
-        plant=plant_an_early_shrink, kinds="cut,pause", seeds=(0, 3, 4, 12), chaos_seconds=10,
+        plant=plant_an_early_shrink,
+        kinds="cut,pause",
+        seeds=(0, 3, 4, 12),
+        chaos_seconds=10,
         finds=(watch.HELD, watch.ENOUGH),
     ),
     Swarm(
-        plant=plant_a_short_set_that_commits, kinds="crash,isolate", seeds=(5, 0, 13, 22),
-        chaos_seconds=10, finds=(watch.SHORT,),
+        plant=plant_a_short_set_that_commits,
+        kinds="crash,isolate",
+        seeds=(5, 0, 13, 22),
+        chaos_seconds=10,
+        finds=(watch.SHORT,),
     ),
     Swarm(
-        plant=plant_acknowledged_unsynced, kinds="lose_power_everywhere", seeds=(0, 1, 2),
-        chaos_seconds=3, finds=(watch.ENOUGH,),
+        plant=plant_acknowledged_unsynced,
+        kinds="lose_power_everywhere",
+        seeds=(0, 1, 2),
+        chaos_seconds=3,
+        finds=(watch.ENOUGH,),
     ),
     Swarm(
-        plant=plant_a_swallowed_sync_error, kinds="fail_syncs,lose_power", seeds=(1, 6, 2),
-        chaos_seconds=4, finds=(watch.DURABLE,),
+        plant=plant_a_swallowed_sync_error,
+        kinds="fail_syncs,lose_power",
+        seeds=(1, 6, 2),
+        chaos_seconds=4,
+        finds=(watch.DURABLE,),
     ),
     Swarm(
-        plant=plant_producers_not_rebuilt, kinds="crash,isolate,pause,cut", seeds=(0, 6, 1),
-        chaos_seconds=6, finds=(watch.PRODUCERS,),
+        plant=plant_producers_not_rebuilt,
+        kinds="crash,isolate,pause,cut",
+        seeds=(0, 6, 1),
+        chaos_seconds=6,
+        finds=(watch.PRODUCERS,),
     ),
     Swarm(
-        plant=plant_a_partial_append, kinds="fill_disk,crash", seeds=(1, 2, 3),
-        chaos_seconds=5, finds=(watch.DURABLE,),
+        plant=plant_a_partial_append,
+        kinds="fill_disk,crash",
+        seeds=(1, 2, 3),
+        chaos_seconds=5,
+        finds=(watch.DURABLE,),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("swarm", SWARMS, ids=lambda swarm: swarm.plant.__name__)
 def test_seeds_find_what_is_planted(swarm, monkeypatch):
     plans = [
         make_plan(
-            seed, story="replicated", nodes=3, kinds=swarm.kinds.split(","),
-            chaos_seconds=swarm.chaos_seconds,
+            seed, story="replicated", nodes=3, kinds=swarm.kinds.split(","), chaos_seconds=swarm.chaos_seconds
         )
         for seed in swarm.seeds
-    ]  # fmt: skip
+    ]
     found = []
     with monkeypatch.context() as patch:
         swarm.plant(patch)
@@ -261,14 +278,15 @@ class Stage:
     async def _create(self) -> None:
         assignments = [{"partition_index": 0, "broker_ids": self.nodes}]
         topic = {
-            "name": TOPIC, "num_partitions": -1, "replication_factor": -1,
-            "assignments": assignments, "configs": [],
-        }  # fmt: skip
+            "name": TOPIC,
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "assignments": assignments,
+            "configs": [],
+        }
         async with self.client(AdminClient, self.controller) as client:
             connection = await client.any_connection()
-            await connection.call(
-                Api.CREATE_TOPICS, topics=[topic], timeout=10_000, validate_only=False
-            )
+            await connection.call(Api.CREATE_TOPICS, topics=[topic], timeout=10_000, validate_only=False)
 
     def client(self, kind: type[Any], node: int) -> Any:
         network = self.world.client("story").network
@@ -327,9 +345,7 @@ class Stage:
         async def work() -> Offset | None:
             async with self.client(OneTryClient, node) as client:
                 try:
-                    found: Offset | None = await client.produce(
-                        TOPIC, 0, encode_batch(records), acks=acks
-                    )
+                    found: Offset | None = await client.produce(TOPIC, 0, encode_batch(records), acks=acks)
                 except TidelogError:
                     return None
                 return found
@@ -458,7 +474,7 @@ def tell_zombie_progress() -> None:
         stage.send(first, 2)
         stage.run_until(lambda: stage.has(third, 12))
         world.run(0.1)
-        stage.inside(first, world.node(first).broker.feeding._on_progress, second, late, None)
+        stage.inside(first, world.node(first).broker.replication.feeding._on_progress, second, late, None)
         world.run(0.1)
 
 
@@ -489,10 +505,14 @@ def tell_a_stale_join() -> None:
         world.restart(lost)
         stage.run_until(lambda: world.is_up(lost))
         wanted = WantedInSync(
-            topic_id=stage.topic_id, partition=0, leader=leader, broker_epoch=old[leader],
-            epoch=stage.state.epoch, partition_epoch=stage.state.partition_epoch,
+            topic_id=stage.topic_id,
+            partition=0,
+            leader=leader,
+            broker_epoch=old[leader],
+            epoch=stage.state.epoch,
+            partition_epoch=stage.state.partition_epoch,
             in_sync={node: old[node] for node in (leader, other, lost)},
-        )  # fmt: skip
+        )
         stage.decide(leader, lambda image: [change_in_sync(image, wanted, _electorate(image))])
         world.run(0.5)
 

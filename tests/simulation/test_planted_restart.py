@@ -21,9 +21,7 @@ IN_MEMORY = TopicConfig(durability="replicated")
 def plant_an_unclean_restart_that_nobody_minds(patch: pytest.MonkeyPatch) -> None:
     """6: who restarts after a loss of power counts as before, though its page cache is gone."""
 
-    def keep(
-        place: Place, after: PartitionImage, node: NodeId, electorate: Electorate
-    ) -> PartitionImage:
+    def keep(place: Place, after: PartitionImage, node: NodeId, electorate: Electorate) -> PartitionImage:
         return after
 
     patch.setattr(registration, "_without_cache", keep)

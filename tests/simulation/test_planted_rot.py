@@ -8,25 +8,26 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_planted_replication import PLACE, SECONDS_MAX, Stage, a_stage
-from tidelog.broker.coordinator import GroupsDriver
 from tidelog.client.admin import AdminClient
 from tidelog.config import TopicConfig
 from tidelog.controller import elections
+from tidelog.coordinators.groups import GroupsDriver
 from tidelog.errors import TidelogError
 from tidelog.groups.shard import Shard
 from tidelog.host import Bytes, Disk, Path, read_file
 from tidelog.log.directory import DataDirectory
-from tidelog.log.log import ColdRead, LogState
+from tidelog.log.log import LogState
+from tidelog.log.reading import ColdRead
 from tidelog.log.recovery import open_log
 from tidelog.model import NO_NODE, OFFSETS_TOPIC, TopicPartition
 from tidelog.records import decode_batch, read_header
-from tidelog.shards.effects import partition_for
-from tidelog.simulation import history
+from tidelog.simulation import history_check
 from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.history import History
 from tidelog.simulation.nodes import DATA
 from tidelog.simulation.replicated import EpochClient
 from tidelog.simulation.world import Violation
+from tidelog.wire.names import partition_for
 
 
 def plant_rot_taken_for_a_torn_tail(patch: pytest.MonkeyPatch) -> None:
@@ -37,7 +38,7 @@ def plant_rot_taken_for_a_torn_tail(patch: pytest.MonkeyPatch) -> None:
         found = open_log(*arguments, **silently)
         return replace(found, discarded_bytes=0)
 
-    patch.setattr("tidelog.broker.replicas.open_log", trusting)
+    patch.setattr("tidelog.replication.replicas.open_log", trusting)
 
 
 def tell_rot(*, checkpoint_ms: int = 100, starts: int = 1) -> None:
@@ -110,9 +111,7 @@ def test_the_last_in_sync_knows_what_it_has_cut_though_nobody_lets_it_lead(monke
 
 
 @pytest.mark.parametrize(("torn", "may_lead"), [(60, True), (61, False)])
-def test_who_is_eligible_leads_when_the_last_in_sync_rots_unless_it_may_have_cut_a_batch(
-    torn, may_lead
-):
+def test_who_is_eligible_leads_when_the_last_in_sync_rots_unless_it_may_have_cut_a_batch(torn, may_lead):
     with a_stage(checkpoint_ms=60_000) as stage:
         world = stage.world
         for _ in range(10):
@@ -141,9 +140,7 @@ def test_who_is_eligible_leads_when_the_last_in_sync_rots_unless_it_may_have_cut
 @pytest.mark.parametrize("torn", ["as much as it reads again", "more"])
 def test_who_may_have_cut_a_batch_leads_once_it_has_read_as_much_again(torn):
     """The last in sync rots, where nothing is committed, while it feeds the eligible one."""
-    settings: dict[str, Any] = {
-        "checkpoint_ms": 60_000, "topic_defaults": TopicConfig(segment_bytes=650),
-    }  # fmt: skip
+    settings: dict[str, Any] = {"checkpoint_ms": 60_000, "topic_defaults": TopicConfig(segment_bytes=650)}
     with a_stage(**settings) as stage:
         world = stage.world
         for _ in range(6):
@@ -255,12 +252,12 @@ async def _committed(stage: Stage, group: str) -> int:
 
 
 def test_a_coordinator_that_answers_too_early_is_found(monkeypatch):
-    assert history.check(tell_a_coordinator_that_moves()) == []
+    assert history_check.check(tell_a_coordinator_that_moves()) == []
 
     plant_groups_half_loaded(monkeypatch)
 
-    found = history.check(tell_a_coordinator_that_moves())
-    assert [anomaly.rule for anomaly in found] == [history.GROUP_REGRESSED]
+    found = history_check.check(tell_a_coordinator_that_moves())
+    assert [anomaly.rule for anomaly in found] == [history_check.GROUP_REGRESSED]
 
 
 def plant_reads_that_nobody_checks(patch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.markers import Ending, MarkerSender
-from tidelog.broker.shards import ShardDriver
-from tidelog.broker.transactions import TransactionsDriver
-from tidelog.broker.verification import Verification
+from tidelog.coordinators.markers import Ending, MarkerSender
+from tidelog.coordinators.shard_drivers import ShardDriver
+from tidelog.coordinators.transactions import TransactionsDriver
+from tidelog.coordinators.verification import Verification
 from tidelog.log.producers import ProducerStates
 from tidelog.log.transactions import Transactions
 from tidelog.model import NO_OFFSET, Offset, TopicPartition
@@ -34,9 +34,7 @@ from tidelog.txn.transaction import Transaction
 def plant_one_epoch_for_all(patch: pytest.MonkeyPatch) -> None:
     """13: a transaction ends in the epoch that the next one is written in (before KIP-890)."""
 
-    def ended(
-        record: TransactionRecord, at: Moment, *, commits: bool, writer: Writer
-    ) -> TransactionRecord:
+    def ended(record: TransactionRecord, at: Moment, *, commits: bool, writer: Writer) -> TransactionRecord:
         return transitions.ended(record, at, commits=commits)
 
     patch.setattr(transitions, "ended_as", ended)
@@ -126,14 +124,11 @@ RESTARTS = ("crash", "stop")
 def a_plan(seed: int, pace: TransactionPace, kinds: tuple[str, ...]) -> Plan:
     plan = make_plan(seed, story="transactions", nodes=3, kinds=kinds, chaos_seconds=5)
     return replace(
-        plan, pace=replace(plan.pace, topics=1, partitions=2, think_seconds=0.05),
-        transaction_pace=pace,
-    )  # fmt: skip
+        plan, pace=replace(plan.pace, topics=1, partitions=2, think_seconds=0.05), transaction_pace=pace
+    )
 
 
-LATE = TransactionPace(
-    ids=2, movers=0, queries=0, late_chance=0.5, new_protocol_chance=1.0, sends_max=2
-)
+LATE = TransactionPace(ids=2, movers=0, queries=0, late_chance=0.5, new_protocol_chance=1.0, sends_max=2)
 OLD = replace(LATE, new_protocol_chance=0.0)
 PLAIN = TransactionPace(ids=2, rivals=2, queries=0, late_chance=0.0)
 DECISIONS = TransactionPace(
@@ -151,7 +146,7 @@ def passes(seed: int, pace: TransactionPace, kinds: tuple[str, ...]) -> bool:
     [
         (plant_one_epoch_for_all, 3, LATE, CALM, watch.ONE_END),
         (plant_no_verification, 1, OLD, CALM, watch.ONE_WRITER),
-        (plant_a_forgotten_transaction, 1, PLAIN, RESTARTS, watch.STABLE),
+        (plant_a_forgotten_transaction, 6, PLAIN, RESTARTS, watch.STABLE),
         (plant_markers_for_some, 1, PLAIN, RESTARTS, watch.COMPLETED),
         (plant_a_coordinator_that_reads_nothing, 1, PLAIN, RESTARTS, watch.TRANSITIONS),
         (plant_ends_that_count_at_once, 1, PLAIN, RESTARTS, watch.STABLE),

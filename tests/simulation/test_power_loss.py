@@ -63,10 +63,7 @@ async def write_and_read(world: World) -> None:
     while len(world.producers) < 3 and world.memories:
         await world.add_producer(choose.choice(list(world.memories)))
     await asyncio.gather(
-        *(write(world, producer) for producer in world.producers),
-        read(world),
-        delete(world),
-        churn(world),
+        *(write(world, producer) for producer in world.producers), read(world), delete(world), churn(world)
     )
 
 

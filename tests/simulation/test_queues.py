@@ -33,9 +33,7 @@ def test_the_same_seed_gives_the_same_history():
 
 
 def count_anew_in_another_lane(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        WorkQueue, "to_lane", lambda self, message, lane, since: Delivery(message.offset, 0, lane)
-    )
+    patch.setattr(WorkQueue, "to_lane", lambda self, message, lane, since: Delivery(message.offset, 0, lane))
 
 
 def know_no_request_again(patch: pytest.MonkeyPatch) -> None:
@@ -46,11 +44,10 @@ def delete_what_is_done_from_memory_alone(patch: pytest.MonkeyPatch) -> None:
     def records(queue: WorkQueue, values, at):
         return [
             delivery_record(
-                queue.place(one.sequence), value or Delivery(one.offset, one.count),
-                now_ms=at.wall_ms,
+                queue.place(one.sequence), value or Delivery(one.offset, one.count), now_ms=at.wall_ms
             )
             for one, value in values
-        ]  # fmt: skip
+        ]
 
     patch.setattr(work_desk, "records_of", records)
 
@@ -134,9 +131,7 @@ def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], seed: int, invariants: set[str], monkeypatch
 ):
     plan = make_plan(seed, story="queues", nodes=3, chaos_seconds=6, kinds=KINDS)
-    pace = replace(
-        plan.queue_pace, has_operators=True, repeat_chance=0.3, is_ordered=True, max_deliveries=0
-    )
+    pace = replace(plan.queue_pace, has_operators=True, repeat_chance=0.3, is_ordered=True, max_deliveries=0)
     if invariants == {ONE_OWNER}:
         pace = replace(pace, max_deliveries=2, forget_chance=0.3)
     monkeypatch.setattr(queue_watch, "_FOLD_EVERY", 2000)

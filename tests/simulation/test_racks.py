@@ -46,14 +46,24 @@ async def fetch(
     async with KafkaClient(bootstrap(node), network=world.client("story").network) as client:
         connection = await client.any_connection()
         partition = {
-            "partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20,
+            "partition": 0,
+            "fetch_offset": offset,
+            "partition_max_bytes": 1 << 20,
             "current_leader_epoch": epoch,
-        }  # fmt: skip
+        }
         answer = await connection.call(
-            Api.FETCH, replica_id=-1, max_wait=wait_ms, min_bytes=1, max_bytes=1 << 20,
-            isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[],
-            topics=[{"topic": TOPIC, "partitions": [partition]}], rack_id=rack,
-        )  # fmt: skip
+            Api.FETCH,
+            replica_id=-1,
+            max_wait=wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            forgotten_topics_data=[],
+            topics=[{"topic": TOPIC, "partitions": [partition]}],
+            rack_id=rack,
+        )
         return answer.responses[0].partitions[0]
 
 

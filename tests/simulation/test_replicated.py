@@ -17,9 +17,7 @@ def test_the_same_seed_gives_the_same_history(seed):
 
 
 def test_nothing_acknowledged_is_lost_when_every_node_loses_power_at_once():
-    plan = make_plan(
-        2, story="replicated", nodes=3, chaos_seconds=8, kinds=["lose_power_everywhere"]
-    )
+    plan = make_plan(2, story="replicated", nodes=3, chaos_seconds=8, kinds=["lose_power_everywhere"])
 
     outcome = play(plan)
 

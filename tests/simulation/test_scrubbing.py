@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_planted_replication import PLACE, Stage, a_stage
-from tidelog.broker import scrubbing as scrubbing_module
-from tidelog.broker.scrubbing import TEND_SECONDS, Scrubber
 from tidelog.client.admin import AdminClient, ConfigChange, Resource
 from tidelog.config import TopicConfig
 from tidelog.controller.image import PartitionImage
@@ -25,6 +23,10 @@ from tidelog.log.segment import Segment
 from tidelog.log.swap import finish_swap
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.records import Record, encode_batch, read_header
+from tidelog.replication import scrub_visits
+from tidelog.replication.rot_healing import TEND_SECONDS, RotHealer
+from tidelog.replication.rot_helpers import RotHelpers
+from tidelog.replication.scrubbing import Scrubber
 from tidelog.simulation import swarm
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.machine import Machine
@@ -41,13 +43,16 @@ CYCLE_SECONDS_MAX = 30.0
 def scrubbing(**settings: Any) -> dict[str, Any]:
     """Settings of nodes that scrub without a break, and whose segments are small."""
     return {
-        "scrub_bytes_per_second": 1 << 20, "scrub_interval_ms": 1000, "checkpoint_ms": 100,
-        "topic_defaults": TopicConfig(segment_bytes=300), **settings,
-    }  # fmt: skip
+        "scrub_bytes_per_second": 1 << 20,
+        "scrub_interval_ms": 1000,
+        "checkpoint_ms": 100,
+        "topic_defaults": TopicConfig(segment_bytes=300),
+        **settings,
+    }
 
 
 def state_of(stage: Stage, node: int) -> ScrubState:
-    state: ScrubState = stage.world.node(node).broker.scrubber.state
+    state: ScrubState = stage.world.node(node).broker.replication.scrubber.state
     return state
 
 
@@ -297,9 +302,9 @@ def test_rot_of_what_is_not_committed_makes_way_for_a_follower_that_has_all_that
 
 def test_rot_that_is_being_healed_is_not_forgotten_meanwhile(monkeypatch):
     """To ask the others takes longer than until they are asked again."""
-    ask, asked = Scrubber._ask, 0
+    ask, asked = RotHelpers.ask, 0
 
-    async def ask_slowly(self: Scrubber, *arguments: Any) -> Any:
+    async def ask_slowly(self: RotHelpers, *arguments: Any) -> Any:
         nonlocal asked
         asked += 1
         await asyncio.sleep(2 * TEND_SECONDS)
@@ -307,7 +312,7 @@ def test_rot_that_is_being_healed_is_not_forgotten_meanwhile(monkeypatch):
             raise PeerUnreachable("no answer")
         return await ask(self, *arguments)
 
-    monkeypatch.setattr(Scrubber, "_ask", ask_slowly)
+    monkeypatch.setattr(RotHelpers, "ask", ask_slowly)
     with a_stage(**scrubbing()) as stage:
         for _ in range(12):
             stage.commit()
@@ -326,13 +331,13 @@ def test_rot_that_is_being_healed_is_not_forgotten_meanwhile(monkeypatch):
 
 def test_a_cycle_reads_on_behind_rot_that_somebody_else_is_healing(monkeypatch):
     """Its length has rotted, so nobody knows where to go on before it is healed."""
-    ask = Scrubber._ask
+    ask = RotHelpers.ask
 
-    async def ask_slowly(self: Scrubber, *arguments: Any) -> Any:
+    async def ask_slowly(self: RotHelpers, *arguments: Any) -> Any:
         await asyncio.sleep(3.0)
         return await ask(self, *arguments)
 
-    monkeypatch.setattr(Scrubber, "_ask", ask_slowly)
+    monkeypatch.setattr(RotHelpers, "ask", ask_slowly)
     with a_stage(**scrubbing()) as stage:
         for _ in range(12):
             stage.commit()
@@ -343,7 +348,7 @@ def test_a_cycle_reads_on_behind_rot_that_somebody_else_is_healing(monkeypatch):
         machine.disk.flip_bit(SEALED, 9, 1)
         machine.disk.flip_bit(SEALED, 2 * size + 65, 1)
 
-        stage.inside(node, machine.node.broker._suspect, partition, 0)
+        stage.inside(node, machine.node.broker.replication.damage.suspect, partition, 0)
         await_cycle(stage, node)
 
         assert content(stage, node) == sound
@@ -439,9 +444,7 @@ def test_an_index_is_made_again_and_a_full_disk_puts_that_off():
         assert content(stage, node, path) == sound
 
 
-def make(
-    stage: Stage, topic: str, replication: int, count: int, keys: int = 100, /, **configs: str
-) -> None:
+def make(stage: Stage, topic: str, replication: int, count: int, keys: int = 100, /, **configs: str) -> None:
     """A topic of one partition with `count` batches, the first `keys` with a key of their own."""
 
     async def work() -> None:
@@ -494,9 +497,7 @@ def test_two_compacted_replicas_that_rot_heal_each_other_where_they_have_the_sam
         stage.world.crash(third)
         await_in_sync(stage, rotten)
         logs = [log_of(stage, node) for node in rotten]
-        sound = [
-            content(stage, node, logs[0].segments[at].path()) for at, node in enumerate(rotten)
-        ]
+        sound = [content(stage, node, logs[0].segments[at].path()) for at, node in enumerate(rotten)]
 
         stage.part(*rotten)  # for less than a follower may be silent
         for at, (node, log) in enumerate(zip(rotten, logs, strict=True)):
@@ -506,9 +507,7 @@ def test_two_compacted_replicas_that_rot_heal_each_other_where_they_have_the_sam
         stage.world.heal()
 
         await_healed(stage, rotten)
-        healed = [
-            content(stage, node, logs[0].segments[at].path()) for at, node in enumerate(rotten)
-        ]
+        healed = [content(stage, node, logs[0].segments[at].path()) for at, node in enumerate(rotten)]
         assert healed == sound
         assert [log_of(stage, node) for node in rotten] == logs, "nobody has begun anew"
         assert keys_state(stage).in_sync == set(rotten)
@@ -818,10 +817,10 @@ def test_rot_is_healed_in_a_seed():
 
 @pytest.mark.slow
 def test_rot_that_nobody_heals_is_found(monkeypatch):
-    async def shrug(self: Scrubber, visit: object, rot: object) -> bool:
+    async def shrug(self: RotHealer, visit: object, rot: object) -> bool:
         return False
 
-    monkeypatch.setattr(Scrubber, "_try_to_heal", shrug)
+    monkeypatch.setattr(RotHealer, "_try_to_heal", shrug)
     monkeypatch.setattr(swarm, "LIVENESS_SECONDS", 10.0)
 
     violation = play(a_rotten_plan()).violation
@@ -837,7 +836,7 @@ def test_a_scrubber_that_sees_rot_where_there_is_none_is_found(monkeypatch):
     def forgetful(segment: Segment, end: int, **known: Any) -> SegmentScrub:
         return SegmentScrub(segment, end, **{**known, "epochs": [(0, 0)]})
 
-    monkeypatch.setattr(scrubbing_module, "SegmentScrub", forgetful)
+    monkeypatch.setattr(scrub_visits, "SegmentScrub", forgetful)
     plan = a_rotten_plan()
     sound = tuple(fault for fault in plan.faults if fault.kind != ROT)
 

@@ -6,21 +6,23 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_catchup import TOPIC, Story
-from tidelog.broker.promotion import promote
 from tidelog.client.kafka import KafkaClient
 from tidelog.model import TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.records import Record, decode_batch, encode_batch
-from tidelog.simulation.asking import ask_node
+from tidelog.services.promotion import promote
+from tidelog.simulation.node_calls import ask_node
 from tidelog.simulation.replica_watch import WATERMARK, ReplicaWatch
 from tidelog.simulation.world import Violation
 
 NODES = (1, 2, 3)
 CONFIGS = {
-    "cleanup.policy": "compact", "segment.bytes": "300", "delete.retention.ms": "500",
+    "cleanup.policy": "compact",
+    "segment.bytes": "300",
+    "delete.retention.ms": "500",
     "min.cleanable.dirty.ratio": "0.01",
-}  # fmt: skip
+}
 
 
 class CompactedStory(Story):

@@ -21,9 +21,7 @@ def test_the_same_seed_gives_the_same_history(seed):
 
 def test_readers_believe_no_batch_whose_checksum_does_not_match():
     """Rot that turns records into a marker must not make a reader pass over them."""
-    sound = bytes(
-        encode_batch([Record(value=b"committed")], producer_id=1, attributes=TRANSACTIONAL)
-    )
+    sound = bytes(encode_batch([Record(value=b"committed")], producer_id=1, attributes=TRANSACTIONAL))
     rotten = bytearray(sound)
     rotten[CRC_FROM + 1] ^= CONTROL  # the checksum begins with the attributes
 

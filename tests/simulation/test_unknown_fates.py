@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from tests.simulation.test_cluster import controller
-from tidelog.broker.queue_work import DeclareWork, PublishWork, ReceiveWork
 from tidelog.cluster.messages import Register, RegisterAnswer
 from tidelog.errors import OutcomeUnknown
 from tidelog.model import QUEUES_TOPIC
 from tidelog.partition.driver import Partition
 from tidelog.queues.records import About, Settings
-from tidelog.simulation.asking import ask_node
+from tidelog.services.queue_work import DeclareWork, PublishWork, ReceiveWork
+from tidelog.simulation.node_calls import ask_node
 from tidelog.simulation.nodes import real_node
 from tidelog.simulation.world import World
 

@@ -25,8 +25,9 @@ from tidelog.simulation.faults import DAMAGING, KINDS
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.plan import Plan
 from tidelog.simulation.shrink import shrink
+from tidelog.simulation.story import LIVENESS
 from tidelog.simulation.swarm import UNFORESEEN, make_plan, play
-from tidelog.simulation.workload import ACKNOWLEDGED, COMMITTED, LIVENESS, Pace, Workload
+from tidelog.simulation.workload import ACKNOWLEDGED, COMMITTED, Pace, Workload
 from tidelog.simulation.world import Violation, World
 
 REPLAYS = int(os.environ.get("TIDELOG_REPLAYS", "10"))
@@ -230,9 +231,12 @@ def test_the_hashes_of_strings_do_not_matter():
 
     def hashes(hash_seed: str) -> str:
         return subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True,
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.getcwd()},
-        ).stdout  # fmt: skip
+        ).stdout
 
     assert hashes("1") == hashes("2")
 
@@ -293,8 +297,11 @@ def test_a_watermark_that_falls_is_found_at_once():
 def tidelog(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tidelog.faces.cli", "simulate", *arguments],
-        capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
 
 
 def test_the_command_prints_what_scripts_rely_on():
@@ -303,9 +310,14 @@ def test_the_command_prints_what_scripts_rely_on():
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document.keys() >= {
-        "seeds", "violations", "events_per_second", "simulated_hours", "operations", "faults",
+        "seeds",
+        "violations",
+        "events_per_second",
+        "simulated_hours",
+        "operations",
+        "faults",
         "trace_hash",
-    }  # fmt: skip
+    }
     assert document["seeds"] == 1 and document["violations"] == []
     assert document["operations"] > 0 and sum(document["faults"].values()) > 0
 

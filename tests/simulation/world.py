@@ -28,7 +28,6 @@ from uuid import UUID
 
 from tests.simulation import virtual_time
 from tidelog.broker.broker import Broker
-from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.topics import create_topic
 from tidelog.cluster.quorum_log import METADATA_PARTITION
 from tidelog.config import NodeConfig, TopicConfig
@@ -36,9 +35,9 @@ from tidelog.controller import decisions
 from tidelog.controller.decisions import NewTopic
 from tidelog.errors import BrokerError
 from tidelog.host import Path
+from tidelog.kafka.producer_ids import ProducerIds
 from tidelog.log import rounds
 from tidelog.log.epochs import EpochHistory
-from tidelog.log.log import ColdRead
 from tidelog.log.producers import ProducerStates
 from tidelog.model import NO_EPOCH, Offset, TopicPartition
 from tidelog.partition.driver import Partition
@@ -184,9 +183,12 @@ class World:
     async def _live(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._dead = asyncio.get_running_loop().create_future()
         host = simulated_host(
-            f"{self.random.random()}", self.disk, clock=self.clock,
-            idle=self.random.choice((0.0, 0.5, 0.9)), on_crash=self._die,
-        )  # fmt: skip
+            f"{self.random.random()}",
+            self.disk,
+            clock=self.clock,
+            idle=self.random.choice((0.0, 0.5, 0.9)),
+            on_crash=self._die,
+        )
         self._broker = Broker(host, self.config, self._on_fatal)
         self._broker.budget.bytes_max = self.random.choice((1000, 5000, 10**6))  # cold reads, too
         try:
@@ -221,9 +223,7 @@ class World:
         assert self._dead is not None
         task = asyncio.get_running_loop().create_task(work)
         either: list[asyncio.Future[Any]] = [task, self._dead]
-        ended, _ = await asyncio.wait(
-            either, timeout=LIFE_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED
-        )
+        ended, _ = await asyncio.wait(either, timeout=LIFE_SECONDS_MAX, return_when=asyncio.FIRST_COMPLETED)
         assert ended, "everybody waits, and for nothing; only housekeeping goes on"
         if task.done():
             return task.result()
@@ -250,9 +250,7 @@ class World:
     # The clients' side.
 
     async def create_topic(self, name: str, partitions: int, config: dict[str, str]) -> None:
-        await create_topic(
-            self.broker, NewTopic(name=name, partitions=partitions, config=dict(config))
-        )
+        await create_topic(self.broker, NewTopic(name=name, partitions=partitions, config=dict(config)))
         self._remember_topics()
 
     def _remember_topics(self) -> None:
@@ -263,16 +261,15 @@ class World:
                 self.memories.setdefault(
                     TopicPartition(topic.name, number),
                     Memory(
-                        topic.id, loses=topic.config.get("durability") == "replicated",
+                        topic.id,
+                        loses=topic.config.get("durability") == "replicated",
                         retention_records=int(retention) if retention else None,
                     ),
-                )  # fmt: skip
+                )
 
     async def delete_topic(self, name: str) -> None:
         topic_id = self._deleting[name] = self.broker.image.topics[name].id
-        await self.broker.metadata.change(
-            lambda image: decisions.delete_topic(image, name, topic_id)
-        )
+        await self.broker.metadata.change(lambda image: decisions.delete_topic(image, name, topic_id))
         self._forget_topic(name)
         await self.broker.acted()
 
@@ -289,9 +286,12 @@ class World:
             self._producer_ids[producer_id] = None
         first = self.random.choice((0, 0, SEQUENCE_MODULUS - 3))
         producer = Producer(
-            partition, producer_id, 0 if producer_id >= 0 else -1,
-            first if producer_id >= 0 else -1, self.random.choice(list(Codec)),
-        )  # fmt: skip
+            partition,
+            producer_id,
+            0 if producer_id >= 0 else -1,
+            first if producer_id >= 0 else -1,
+            self.random.choice(list(Codec)),
+        )
         self.producers.append(producer)
         return producer
 
@@ -304,13 +304,15 @@ class World:
         now_ms = self.clock.wall_ms() + self.random.randint(-1000, 0)
         size = self.random.choice((0, 10, 100, 300))
         records = [
-            Record(value=b"%d " % self._next_value() + b"x" * size, timestamp_ms=now_ms)
-            for _ in range(count)
+            Record(value=b"%d " % self._next_value() + b"x" * size, timestamp_ms=now_ms) for _ in range(count)
         ]
         batch = encode_batch(
-            records, codec=producer.codec, producer_id=producer.id, producer_epoch=producer.epoch,
+            records,
+            codec=producer.codec,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
             base_sequence=producer.next_sequence,
-        )  # fmt: skip
+        )
         sent = Sent(bytes(batch), producer.next_sequence)
         answer = self._append(producer, sent, acks)
         if producer.id >= 0:
@@ -351,9 +353,7 @@ class World:
             fate.set_result(None)
 
         acknowledged_before = memory.acknowledged_end
-        base_offset, _, done = partition.append(
-            batch, acks=acks, waiter=_Ack(settled), pins_bytes=len(batch)
-        )
+        base_offset, _, done = partition.append(batch, acks=acks, waiter=_Ack(settled), pins_bytes=len(batch))
         header = read_header(batch)
         if header.leader_epoch == NO_EPOCH:  # not stamped: it was stored before
             stored = memory.batches[base_offset]
@@ -394,16 +394,16 @@ class World:
             return
         offset = self.random.randrange(log.start, limit)
         read = log.read(offset, self.random.choice((0, 500, 5000)), limit)
-        if isinstance(read, ColdRead):
+        if read.cold is not None:
             disk = self.disk
             try:
-                found = await self.broker.host.offload.run(lambda: read.perform(disk))
+                found = await self.broker.host.offload.run(lambda: read.load_unchecked(disk))
             except FileNotFoundError:
                 found = b""
             is_deleted = self.memories.get(name) is not memory or partition.log.start > offset
             assert found or is_deleted, f"{name}: nothing can be read at {offset}"
         else:
-            found = b"".join(read[0])
+            found = read.joined
             assert found, f"{name}: nothing can be read at {offset}"
         for header, batch in iterate_batches(found):
             assert offset <= header.last_offset and header.base_offset < limit
@@ -471,7 +471,7 @@ class World:
         offset = log.start
         while offset < log.end:
             read = log.read(offset, 700, log.end)
-            data = read.perform(self.disk) if isinstance(read, ColdRead) else b"".join(read[0])
+            data = read.load_unchecked(self.disk)
             assert data, f"{partition.name}: nothing can be read at {offset} of {log.end}"
             for header, batch in iterate_batches(data):
                 assert header.base_offset == offset or not found, "a gap, or an overlap"

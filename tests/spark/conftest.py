@@ -77,9 +77,7 @@ def spark(shared_spark: "SparkSession") -> "Iterator[SparkSession]":
 def connect_url(spark: "SparkSession") -> str:
     """Where clients of Spark Connect reach the same Spark."""
     jvm: Any = spark._jvm
-    service = jvm.java.lang.Class.forName(
-        "org.apache.spark.sql.connect.service.SparkConnectService$"
-    )
+    service = jvm.java.lang.Class.forName("org.apache.spark.sql.connect.service.SparkConnectService$")
     port = service.getField("MODULE$").get(None).localPort()
     return f"sc://127.0.0.1:{port}"
 

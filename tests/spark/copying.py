@@ -46,12 +46,14 @@ class Copying:
     def run(self) -> None:
         directory = Path(self.directory)
         conf = {
-            "spark.driver.memory": "512m", "spark.executor.memory": "512m",
-            "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": "2", "spark.executor.cores": "1",
-        }  # fmt: skip
-        with spark_session("copying", master=self.master, conf=conf,
-                           log=directory / "spark.log") as spark:  # fmt: skip
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.executor.cores": "1",
+        }
+        with spark_session("copying", master=self.master, conf=conf, log=directory / "spark.log") as spark:
             queries = [self._start(spark, target) for target in self.targets]
             if self.once:
                 for query in queries:

@@ -41,7 +41,7 @@ from tests.support.cluster import wait_until
 from tests.support.nodes import Nodes
 from tidelog.model import Offset
 from tidelog.records import Record
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.proofs import Proof
 from tidelog.spark.writing import query_batch
 
@@ -60,8 +60,11 @@ LOCAL: Final = Standalone("local[2]", [])
 EXACT: Final = "exact"
 CARELESS: Final = "careless"
 TARGETS: Final = {EXACT: "exactly-once", CARELESS: "at-least-once"}
-SETTINGS: Final = {"log.min.insync.replicas": 2, "offsets.topic.num.partitions": 4,
-                   "transaction.state.log.num.partitions": 4}  # fmt: skip
+SETTINGS: Final = {
+    "log.min.insync.replicas": 2,
+    "offsets.topic.num.partitions": 4,
+    "transaction.state.log.num.partitions": 4,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +91,13 @@ class Fire:
     """The nodes, the queries of one driver, and who is killed."""
 
     def __init__(
-        self, directory: Path, seed: int, *, is_local: bool = False,
+        self,
+        directory: Path,
+        seed: int,
+        *,
+        is_local: bool = False,
         report: Callable[[str], None] = lambda line: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._dice = random.Random(seed)
         self._directory = directory
         self._report = report
@@ -113,9 +120,13 @@ class Fire:
             self._spark = spark
             self._topics = Topics(self._nodes.bootstrap)
             self._copying = Copying(
-                bootstrap=self._nodes.bootstrap, source="source", targets=TARGETS,
-                directory=str(self._directory), master=spark.url, batch_rows=BATCH_ROWS,
-            )  # fmt: skip
+                bootstrap=self._nodes.bootstrap,
+                source="source",
+                targets=TARGETS,
+                directory=str(self._directory),
+                master=spark.url,
+                batch_rows=BATCH_ROWS,
+            )
             for topic in ("source", *TARGETS):
                 self._topics.make(topic, PARTITIONS, replication=3)
             try:
@@ -223,9 +234,7 @@ class Fire:
         rows = LAST_BATCH_ROWS if once else BATCH_ROWS
         copying = replace(self._copying, targets=targets, once=once, batch_rows=rows)
         with (self._directory / "query.log").open("ab") as log:
-            self._query = subprocess.Popen(
-                copying.arguments, stdout=log, stderr=log, start_new_session=True
-            )
+            self._query = subprocess.Popen(copying.arguments, stdout=log, stderr=log, start_new_session=True)
 
     def _finish(self) -> None:
         """One more driver, which copies what is left and ends. It may lose a node's restart."""
@@ -319,22 +328,19 @@ class Fire:
 
     def _judge(self) -> Outcome:
         seen = {
-            target: Counter(
-                int(value) for value in self._topics.values(target) if value is not None
-            )
+            target: Counter(int(value) for value in self._topics.values(target) if value is not None)
             for target in TARGETS
         }
         return Outcome(
-            kills=dict(self.kills), meddled=dict(self.meddled), records=self._written,
+            kills=dict(self.kills),
+            meddled=dict(self.meddled),
+            records=self._written,
             missing={
                 target: sum(number not in counts for number in range(self._written))
                 for target, counts in seen.items()
             },
-            twice={
-                target: sum(count > 1 for count in counts.values())
-                for target, counts in seen.items()
-            },
-        )  # fmt: skip
+            twice={target: sum(count > 1 for count in counts.values()) for target, counts in seen.items()},
+        )
 
 
 def _processes(sessions: set[int], kind: str) -> list[int]:
@@ -360,18 +366,17 @@ def _processes(sessions: set[int], kind: str) -> list[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.spark.exactly_once", description=__doc__,
+        prog="python -m tests.spark.exactly_once",
+        description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--kills", type=int, default=50, help="how many (default: 50)")
     parser.add_argument(
         "--checkpoints",
         type=int,
         help="how many are restored, and how many copied (default: one for 10 kills)",
     )
-    parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="begin nothing after so long"
-    )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing after so long")
     parser.add_argument("--seed", type=int, help="decides who is killed; otherwise the time does")
     parser.add_argument("--keep", action="store_true", help="keep the directory of a good run")
     options = parser.parse_args()

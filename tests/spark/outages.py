@@ -64,12 +64,7 @@ def _complaints() -> Iterator[_Complaints]:
 
 def _pipeline(folder: Path, topics: Topics, topic: str, lake: Lake) -> Pipeline:
     folder.mkdir()
-    sink = {
-        "from": "rows",
-        "iceberg": "shop.rows",
-        "partition_by": ["bucket(2, id)"],
-        "catalog": lake.told,
-    }
+    sink = {"from": "rows", "iceberg": "shop.rows", "partition_by": ["bucket(2, id)"], "catalog": lake.told}
     document = {
         "bootstrap": topics.bootstrap,
         "trigger": "500 milliseconds",

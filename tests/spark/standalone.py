@@ -39,20 +39,30 @@ def standalone(
     started: list[subprocess.Popen[bytes]] = []
     log = directory / "standalone.log"
     try:
-        started.append(
-            _launch("master.Master", ["--port", "0", "--webui-port", "0"], directory, log)
-        )
+        started.append(_launch("master.Master", ["--port", "0", "--webui-port", "0"], directory, log))
         wait_until(lambda: bool(_urls(log)), "the master does not start", START_SECONDS_MAX)
         (url,) = _urls(log)
         for number in range(workers):
             work = str(directory / f"worker-{number}")
-            arguments = ["--port", "0", "--webui-port", "0", "--cores", "1", "--memory", memory,
-                         "--work-dir", work, url]  # fmt: skip
+            arguments = [
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+                "--cores",
+                "1",
+                "--memory",
+                memory,
+                "--work-dir",
+                work,
+                url,
+            ]
             started.append(_launch("worker.Worker", arguments, directory, log, hidden))
         wait_until(
             lambda: log.read_text().count("Registering worker") >= workers,
-            "the workers do not join", START_SECONDS_MAX,
-        )  # fmt: skip
+            "the workers do not join",
+            START_SECONDS_MAX,
+        )
         yield Standalone(url, [process.pid for process in started])
     finally:
         for process in started:
@@ -70,15 +80,28 @@ def _launch(
     logging = directory / "log4j2.properties"
     logging.write_text(LOGGING)
     environment = {
-        **os.environ, "JAVA_HOME": str(find_java().home), "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m", "SPARK_CONF_DIR": str(directory),
-    }  # fmt: skip
+        **os.environ,
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": HOST,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_CONF_DIR": str(directory),
+    }
     with log.open("ab") as output:
         return subprocess.Popen(
-            [*_apart(hidden), home / "bin" / "spark-class", f"org.apache.spark.deploy.{kind}",
-             "--host", HOST, *arguments],
-            stdout=output, stderr=output, env=environment, start_new_session=True,
-        )  # fmt: skip
+            [
+                *_apart(hidden),
+                home / "bin" / "spark-class",
+                f"org.apache.spark.deploy.{kind}",
+                "--host",
+                HOST,
+                *arguments,
+            ],
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
 
 
 def _apart(hidden: Path | None) -> list[str]:

@@ -31,11 +31,7 @@ class Store:
     @property
     def glue(self) -> dict[str, str]:
         """The same of the catalog, and of the store with it."""
-        catalog = {
-            "type": "glue",
-            "glue.endpoint": f"http://{self.address}",
-            "warehouse": f"s3://{BUCKET}/w",
-        }
+        catalog = {"type": "glue", "glue.endpoint": f"http://{self.address}", "warehouse": f"s3://{BUCKET}/w"}
         return catalog | _keys("glue") | self.s3
 
     def down(self) -> None:

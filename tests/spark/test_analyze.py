@@ -10,7 +10,7 @@ from tidelog.faces.cli import analyze as command
 from tidelog.faces.cli import main
 from tidelog.model import TopicPartition
 from tidelog.records import Codec, Record, encode_batch
-from tidelog.spark.asking import SparkClient, ask
+from tidelog.spark.client_loop import SparkClient, ask
 
 pytestmark = pytest.mark.slow
 
@@ -22,12 +22,9 @@ BATCHES = 6
 def records(batch: int) -> list[Record]:
     """A batch per second; every other record has the key `hot`."""
     return [
-        Record(
-            key=b"hot" if n % 2 else b"key-%d" % n, value=b"v" * 50,
-            timestamp_ms=BEGAN_MS + batch * 1000,
-        )
+        Record(key=b"hot" if n % 2 else b"key-%d" % n, value=b"v" * 50, timestamp_ms=BEGAN_MS + batch * 1000)
         for n in range(BATCH)
-    ]  # fmt: skip
+    ]
 
 
 async def fill(client: SparkClient, topic: str) -> None:
@@ -61,9 +58,7 @@ def test_figures_are_those_of_the_records(node, spark, topic, tmp_path, monkeypa
     assert [one["records"] for one in found["partitions"]] == [600, 200]
     assert found["skew"] == 1.5
     per_second = {at: count for at, count, _ in found["points"]}
-    assert per_second == {
-        BEGAN_MS // 1000 + n: BATCH * (2 if n % 3 == 0 else 1) for n in range(BATCHES)
-    }
+    assert per_second == {BEGAN_MS // 1000 + n: BATCH * (2 if n % 3 == 0 else 1) for n in range(BATCHES)}
     heaviest = found["keys"]["heaviest"][0]
     assert (heaviest["key"], heaviest["records"], heaviest["share"]) == ("hot", 400, 0.5)
     assert (found["keys"]["count"], found["keys"]["is_all"]) == (51, True)

@@ -26,7 +26,7 @@ from tidelog.spark.archive.restoring import Wish, restore
 from tidelog.spark.archive.spans import RecordsLost, Span
 from tidelog.spark.archive.tables import OtherTopic, TopicTable
 from tidelog.spark.archive.trimming import Keep, trim
-from tidelog.spark.asking import SparkClient, ask
+from tidelog.spark.client_loop import SparkClient, ask
 from tidelog.spark.ranges import OffsetRange
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -73,18 +73,19 @@ def archived(table: TopicTable, partition: int) -> list[Record]:
     ]
     return [
         Record(
-            key=row["key"], value=row["value"], offset=row["offset"],
+            key=row["key"],
+            value=row["value"],
+            offset=row["offset"],
             timestamp_ms=round(row["timestamp"].timestamp() * 1000),
             headers=tuple((one["key"], one["value"]) for one in row["headers"] or ()),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def plain(some: list[Record]) -> list[Any]:
     return [
-        (one.offset, one.key, one.value, one.timestamp_ms, tuple(map(tuple, one.headers)))
-        for one in some
+        (one.offset, one.key, one.value, one.timestamp_ms, tuple(map(tuple, one.headers))) for one in some
     ]
 
 
@@ -235,9 +236,8 @@ def test_records_of_a_time_are_restored_changed(spark, topics, topic, catalog, a
         "WHERE value IS NOT NULL AND offset % 2 = 0"
     )
     wish = Wish(
-        target=f"{topic}-changed", from_ms=TIME_MS + 40, to_ms=TIME_MS + 50, change=change,
-        partitions=(1,),
-    )  # fmt: skip
+        target=f"{topic}-changed", from_ms=TIME_MS + 40, to_ms=TIME_MS + 50, change=change, partitions=(1,)
+    )
 
     restore(spark, topics.bootstrap, load_topic(catalog, topic), wish)
 
@@ -260,9 +260,7 @@ def test_a_continuous_archive_keeps_up_until_it_is_stopped(topics, topic, catalo
     assert counts == [580, 605]
 
 
-def test_the_commands_archive_and_replay(
-    spark, node, topics, topic, tmp_path, archiver, monkeypatch, capsys
-):
+def test_the_commands_archive_and_replay(spark, node, topics, topic, tmp_path, archiver, monkeypatch, capsys):
     for command in (archive_command, replay_command):
         monkeypatch.setattr(command, "spark_job", lambda *_, **__: session_of(spark))
     where = ["--bootstrap", node.bootstrap, "--json"]
@@ -275,9 +273,7 @@ def test_the_commands_archive_and_replay(
     (done,) = run("archive", "run", topic, *warehouse, "--trim", "--keep-records", "5")["topics"]
     assert (done["rows"], done["log_starts"]) == (580, {"0": 495, "1": 75})
     (shown,) = run("archive", "status", *warehouse)["topics"]
-    assert [(one["archived"], one["lag"]) for one in shown["partitions"]] == [
-        ([0, 500], 0), ([0, 80], 0),
-    ]  # fmt: skip
+    assert [(one["archived"], one["lag"]) for one in shown["partitions"]] == [([0, 500], 0), ([0, 80], 0)]
 
     copy = [topic, f"{topic}-copy", "--checkpoint", str(tmp_path / "checkpoint"), *warehouse]
     assert run("replay", *copy)["rows"] == 580

@@ -14,9 +14,9 @@ from tidelog.faces.cli import main
 from tidelog.faces.cli.segments import segment_files
 from tidelog.model import NodeId
 from tidelog.records import Record, encode_batch, iterate_batches
-from tidelog.spark.asking import SparkClient, ask
 from tidelog.spark.audit.job import audit
 from tidelog.spark.audit.judging import Outcome
+from tidelog.spark.client_loop import SparkClient, ask
 
 pytestmark = pytest.mark.slow
 
@@ -84,9 +84,7 @@ def writing(nodes: Nodes, topic: str) -> Iterator[None]:
         thread.join()
 
 
-def test_a_flipped_byte_in_a_follower_is_found_and_named(
-    nodes, spark, topic, tmp_path, monkeypatch, capsys
-):
+def test_a_flipped_byte_in_a_follower_is_found_and_named(nodes, spark, topic, tmp_path, monkeypatch, capsys):
     make_topic(nodes, topic)
     fill(nodes, topic)
     victim = next(node for node in TRIO if node != nodes.partition(topic).leader)
@@ -103,10 +101,18 @@ def test_a_flipped_byte_in_a_follower_is_found_and_named(
     report, table = tmp_path / "audit.html", tmp_path / "rows"
     code = main(
         [
-            "audit", "--bootstrap", nodes.bootstrap, "--topic", topic, "--json",
-            "--report", str(report), "--table", str(table),
+            "audit",
+            "--bootstrap",
+            nodes.bootstrap,
+            "--topic",
+            topic,
+            "--json",
+            "--report",
+            str(report),
+            "--table",
+            str(table),
         ]
-    )  # fmt: skip
+    )
 
     out = json.loads(capsys.readouterr().out)
     assert code == 1

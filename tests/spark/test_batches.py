@@ -9,7 +9,7 @@ from tests.spark.topics import NOW_MS, values
 from tests.unit.schemas.double import registry_double
 from tidelog.client.partitioner import partition_for
 from tidelog.records import Codec, Record
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 
 
 def test_a_topic_is_a_table_with_the_columns_of_spark_s_kafka_source(spark, topics, topic):
@@ -49,9 +49,7 @@ def test_offsets_and_times_bound_what_is_read(spark, topics, topic):
 
 def test_filters_reach_the_log_if_spark_passes_them_on(spark, topics, topic):
     topics.make(topic, 2)
-    keyed = [
-        Record(key=b"k%d" % (n % 3), value=b"%d" % n, timestamp_ms=NOW_MS + n) for n in range(9)
-    ]
+    keyed = [Record(key=b"k%d" % (n % 3), value=b"%d" % n, timestamp_ms=NOW_MS + n) for n in range(9)]
     topics.put(topic, keyed)
     topics.put(topic, values("other"), partition=1)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -140,12 +138,15 @@ def test_columns_become_json_and_json_columns(spark, topics, topic):
 
     topics.put(topic, values("no json"))
     reader = spark.read.format("tidelog").options(**topics.options, subscribe=topic)
-    found = reader.option("valueFormat", "json").schema(
-        "id string, price double, offset bigint, _corrupt_record string"
-    ).load()  # fmt: skip
+    found = (
+        reader.option("valueFormat", "json")
+        .schema("id string, price double, offset bigint, _corrupt_record string")
+        .load()
+    )
     assert [tuple(row) for row in found.orderBy("offset").collect()] == [
-        ("x", 1.5, 0, None), (None, None, 2, "no json"),
-    ]  # fmt: skip
+        ("x", 1.5, 0, None),
+        (None, None, 2, "no json"),
+    ]
 
 
 def test_sql_tables_over_topics(spark, topics, topic):
@@ -180,12 +181,14 @@ def test_what_was_deleted_is_an_error_unless_it_may_be_lost(spark, topics, topic
     [
         ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({"startingOffsets": '{"TOPIC": {"0": 0, "5": 0}}'}, "TOPIC-5, which the query does not"),
-        ({"startingOffsets": '{"TOPIC": {"0": 9}}', "endingOffsets": '{"TOPIC": {"0": 3}}'},
-         "startingOffsets 9 lies behind endingOffsets 3"),
+        (
+            {"startingOffsets": '{"TOPIC": {"0": 9}}', "endingOffsets": '{"TOPIC": {"0": 3}}'},
+            "startingOffsets 9 lies behind endingOffsets 3",
+        ),
         ({"subscribe": "never-made"}, "tidelog topics create never-made"),
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_told_with_its_fix(spark, topics, topic, options, words):
     topics.make(topic)
     given = {name: text.replace("TOPIC", topic) for name, text in options.items()}
@@ -215,9 +218,7 @@ def test_avro_of_a_schema_registry_is_written_and_read(spark, topics, topic, tmp
         found = topics.read(spark, topic, **avro)
         assert found.schema["value"].dataType.simpleString() == "struct<id:int,at:timestamp>"
         taken = found.orderBy("offset").selectExpr("key", "value.id", "cast(value.at as string)")
-        assert [tuple(row) for row in taken.collect()] == [
-            ("k", 1, "2026-01-02 03:04:05"), ("k", None, None),
-        ]  # fmt: skip
+        assert [tuple(row) for row in taken.collect()] == [("k", 1, "2026-01-02 03:04:05"), ("k", None, None)]
 
         topics.put(topic, values("no frame"))
         with pytest.raises(Exception, match=r"at offset \d+ a record that cannot be read"):

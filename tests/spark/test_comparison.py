@@ -8,7 +8,7 @@ import pytest
 from tidelog.spark.audit.compare import Comparison, to_arrow
 from tidelog.spark.audit.contents import CONTENT
 from tidelog.spark.audit.found import Found
-from tidelog.spark.audit.plan import Plan, Replica
+from tidelog.spark.audit.plan import AuditPlan, Replica
 from tidelog.spark.audit.walk import Kind, Row
 
 pytestmark = pytest.mark.slow
@@ -16,22 +16,26 @@ pytestmark = pytest.mark.slow
 NODES = (1, 2, 3)
 
 
-def batch(
-    topic: str, node: int, first: int, *, epoch: int = 1, crc: int = 0, count: int = 10
-) -> Row:
+def batch(topic: str, node: int, first: int, *, epoch: int = 1, crc: int = 0, count: int = 10) -> Row:
     return Row(
-        topic, 0, node, Kind.BATCH, first, first + count - 1,
-        leader_epoch=epoch, crc=crc or first, records=count, bytes=100,
-    )  # fmt: skip
+        topic,
+        0,
+        node,
+        Kind.BATCH,
+        first,
+        first + count - 1,
+        leader_epoch=epoch,
+        crc=crc or first,
+        records=count,
+        bytes=100,
+    )
 
 
 def records(topic: str, node: int, contents: Sequence[dict[str, object]]) -> Row:
     return batch(topic, node, 0, count=100)._replace(contents=pa.array(contents, CONTENT))
 
 
-def content(
-    offset: int, key: int, *, is_tombstone: bool = False, what: int = 7
-) -> dict[str, object]:
+def content(offset: int, key: int, *, is_tombstone: bool = False, what: int = 7) -> dict[str, object]:
     return {"offset": offset, "key": key, "content": what, "is_tombstone": is_tombstone}
 
 
@@ -41,9 +45,12 @@ ROWS = [
     *(batch("gap", 2, first) for first in (0, 20)),
     *(batch("short", node, first) for node in NODES for first in (0, 10, 20)[: 4 - node]),
     *(batch("other", node, first, crc=4 + node // 3) for node in NODES for first in (0, 20)),
-    batch("order", 1, 0, epoch=3), batch("order", 1, 10, epoch=2), batch("order", 1, 15, epoch=3),
+    batch("order", 1, 0, epoch=3),
+    batch("order", 1, 10, epoch=2),
+    batch("order", 1, 15, epoch=3),
     # Node 2 has one that is bad, and a good one when it was asked again; node 3 has none.
-    batch("bad", 2, 0), Row("bad", 0, 2, Kind.BAD, 0, 9, problem="checksum"),
+    batch("bad", 2, 0),
+    Row("bad", 0, 2, Kind.BAD, 0, 9, problem="checksum"),
     Row("bad", 0, 3, Kind.UNREADABLE, 0, 9, problem="disk"),
     Row("bad", 0, 1, Kind.DELETED, 0, 9),
     # Nodes 1 and 2 have cleaned differently; both are right.
@@ -55,21 +62,19 @@ ROWS = [
     # Node 2 has a newer one of key 4 behind what was audited.
     records("newer", 1, [content(1, 5), content(3, 4)]),
     records("newer", 2, [content(1, 5)]),
-]  # fmt: skip
+]
 
 LATER = [records("newer", 2, [content(200, 4)])]
 
 
-def plan() -> Plan:
+def plan() -> AuditPlan:
     ends = {"same": 30, "gap": 30, "short": 30, "other": 30, "order": 25, "bad": 10}
     topics = {row.topic: ends.get(row.topic, 100) for row in ROWS}
     present = {(row.topic, row.replica) for row in ROWS}
-    return Plan(
+    return AuditPlan(
         cluster_id="c",
         replicas=tuple(
-            Replica(
-                topic=topic, partition=0, node=node, is_leader=node == 1, is_in_sync=True, end=end
-            )
+            Replica(topic=topic, partition=0, node=node, is_leader=node == 1, is_in_sync=True, end=end)
             for topic, end in topics.items()
             for node in NODES
             if (topic, node) in present
@@ -100,9 +105,7 @@ def test_gaps_are_found_inside_and_at_the_end_and_who_holds_them(found):
 def test_a_gap_that_all_have_is_held_by_nobody(found):
     gaps = [gap for gap in found.gaps if gap.topic == "other"]
 
-    assert [(gap.replica, gap.first, gap.held_by) for gap in gaps] == [
-        (node, 10, []) for node in NODES
-    ]
+    assert [(gap.replica, gap.first, gap.held_by) for gap in gaps] == [(node, 10, []) for node in NODES]
 
 
 def test_batches_that_differ_are_told_with_who_holds_which(found):
@@ -114,10 +117,7 @@ def test_batches_that_differ_are_told_with_who_holds_which(found):
 
 
 def test_an_older_epoch_and_an_overlap_are_disorder(found):
-    assert [(one.first, one.epoch, one.epoch_before) for one in found.disorders] == [
-        (10, 2, 3),
-        (15, 3, 2),
-    ]
+    assert [(one.first, one.epoch, one.epoch_before) for one in found.disorders] == [(10, 2, 3), (15, 3, 2)]
 
 
 def test_a_bad_batch_is_mended_where_a_good_one_came_then(found):

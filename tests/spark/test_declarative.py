@@ -57,14 +57,29 @@ def test_a_declarative_pipeline_reads_and_writes_topics_once(topics, topic, tmp_
 def _run(directory: Path) -> None:
     program = Path(sys.executable).parent / "spark-pipelines"
     environment = {
-        **os.environ, "JAVA_HOME": str(find_java().home), "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **os.environ,
+        "JAVA_HOME": str(find_java().home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PATH": f"{program.parent}:{os.environ['PATH']}",
-    }  # fmt: skip
+    }
     done = subprocess.run(
-        [program, "run", "--remote", "local[1]",
-         "--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.driver.memory=1g"],
-        cwd=directory, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS_MAX,
+        [
+            program,
+            "run",
+            "--remote",
+            "local[1]",
+            "--conf",
+            "spark.sql.catalogImplementation=hive",
+            "--conf",
+            "spark.driver.memory=1g",
+        ],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS_MAX,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]

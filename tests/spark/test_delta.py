@@ -12,8 +12,9 @@ from tests.spark.store import store
 from tests.spark.test_pipelines import forget_the_last_commit, run_once
 from tests.spark.topics import Topics
 from tidelog.records import Record
-from tidelog.spark.pipelines.delta import Place
-from tidelog.spark.pipelines.spec import Pipeline, load
+from tidelog.spark.pipelines.delta import DeltaWriter, Place
+from tidelog.spark.pipelines.spec import Pipeline, Sink, load
+from tidelog.spark.pipelines.upserts import as_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,12 +66,41 @@ def test_rows_are_appended_and_upserted_once_and_columns_follow(
         assert rows(every, "id", "name", "more") == sorted(
             [
                 *((at, "new", None) for at in range(5)),
-                (1, "gone", None), (2, "changed", None), (7, "gone", None), (1, "again", 0.5),
+                (1, "gone", None),
+                (2, "changed", None),
+                (7, "gone", None),
+                (1, "again", 0.5),
             ],
             key=str,
-        )  # fmt: skip
+        )
     latest = Place(str(tmp_path / "shop" / "tables" / "latest"))
     assert rows(latest, "id", "name", "more") == [
-        (0, "new", None), (1, "again", 0.5), (2, "changed", None), (3, "new", None),
+        (0, "new", None),
+        (1, "again", 0.5),
+        (2, "changed", None),
+        (3, "new", None),
         (4, "new", None),
-    ]  # fmt: skip
+    ]
+
+
+def test_a_partitioned_table_is_written_and_changed_on_a_disk_and_in_a_store(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    frame = spark.range(0, 20, 1, 2).selectExpr(
+        "id", "date_add(date'2026-01-01', cast(id % 3 as int)) day", "nullif(string(id % 2), '1') half"
+    )
+    sink = Sink(table="t", delta="t", upsert=("id",), order_by=("id",), delete="id = 3")
+    moved = frame.selectExpr("id", "date'2027-01-01' day", "half").where("id < 5")
+    with store() as lake:
+        for place in (Place(str(tmp_path / "rows")), Place("s3://lake/delta/rows", lake.s3)):
+            place.prepare(frame.schema, partition_by=["day", "half"])
+            assert DeltaWriter(place).write(frame, "query", 0) == 20
+            assert DeltaWriter(place).write(frame, "query", 0) == 0
+            changed = DeltaWriter(place, ("id",))
+            changed.write(as_changes(sink, moved), "other", 0)
+
+            found = pa.table(place.table().scan().read_all()).to_pylist()
+            assert sorted(one["id"] for one in found) == [at for at in range(20) if at != 3]
+            assert {one["day"].year for one in found if one["id"] < 5} == {2027}
+            assert {one["half"] for one in found if one["id"] % 2} == {None}
+            assert len(place.table().partitions()) == 8

@@ -64,13 +64,14 @@ def test_a_partitioned_table_follows_its_source_and_has_each_row_once(
     topics.make(topic, 1)
     first, second = "2026-01-01T01:00:00Z", "2026-01-02T23:00:00Z"
     put(
-        topics, topic,
+        topics,
+        topic,
         {"id": 1, "region": "north", "at": first, "more": {"x": 1}},
         {"id": 2, "region": "south", "at": first, "more": {"x": 2}},
         {"id": 3, "region": "north", "at": second, "more": None},
         {"id": 4, "region": "north", "at": first},
         {"id": 5, "region": None, "at": second},
-    )  # fmt: skip
+    )
     run_once(spark, pipeline)
     forget_the_last_commit(pipeline)
 
@@ -78,9 +79,10 @@ def test_a_partitioned_table_follows_its_source_and_has_each_row_once(
     pipeline = made(tmp_path / "shop", topics, topic, wider, **layout)
     run_once(spark, pipeline)  # the batch of before, in other columns
     put(
-        topics, topic,
+        topics,
+        topic,
         {"id": 2**40, "region": "south", "at": first, "more": {"x": 2**40, "y": [0.5]}, "z": 0.1},
-    )  # fmt: skip
+    )
     run_once(spark, pipeline)
     narrow = made(tmp_path / "shop", topics, topic, "id int, at timestamp", **layout)
     put(topics, topic, {"id": 7, "at": second})
@@ -90,14 +92,20 @@ def test_a_partitioned_table_follows_its_source_and_has_each_row_once(
 
     day = 20454
     assert partitions(pipeline) == {
-        (day, "north"): 2, (day, "south"): 2, (day + 1, "north"): 1, (day + 1, None): 2,
-    }  # fmt: skip
+        (day, "north"): 2,
+        (day, "south"): 2,
+        (day + 1, "north"): 1,
+        (day + 1, None): 2,
+    }
     assert rows(pipeline, "id", "z", "more") == [
         (1, None, {"x": 1, "y": None}),
         (2**40, 0.1, {"x": 2**40, "y": [0.5]}),
         (2, None, {"x": 2, "y": None}),
-        (3, None, None), (4, None, None), (5, None, None), (7, None, None),
-    ]  # fmt: skip
+        (3, None, None),
+        (4, None, None),
+        (5, None, None),
+        (7, None, None),
+    ]
 
 
 def test_a_key_that_moves_to_another_partition_is_there_once(
@@ -117,6 +125,9 @@ def test_a_key_that_moves_to_another_partition_is_there_once(
 
     assert partitions(wider) == {("north",): 2, ("south",): 3}
     assert rows(wider, "id", "region", "total") == [
-        (0, "north", None), (1, "south", None), (2, "south", 0.5), (3, "north", None),
+        (0, "north", None),
+        (1, "south", None),
+        (2, "south", 0.5),
+        (3, "north", None),
         (9, "south", None),
-    ]  # fmt: skip
+    ]

@@ -18,11 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_pipeline_and_an_archive_go_on_after_their_catalog_and_store_were_down(
-    spark: "SparkSession",
-    topics: Topics,
-    topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: "SparkSession", topics: Topics, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So that it is we who wait for the catalog, and not for minutes the library that asks it.
     monkeypatch.setattr(glue, "MAX_RETRIES", 1)

@@ -12,7 +12,7 @@ from tests.unit.schemas.double import registry_double
 from tidelog.records import Record
 from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.values import ValueReader, ValueWriter
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.pipelines.samples import cases
 from tidelog.spark.pipelines.sinks import start_all
 from tidelog.spark.pipelines.spec import load
@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 AVRO = {
-    "type": "record", "name": "Order",
+    "type": "record",
+    "name": "Order",
     "fields": [{"name": "id", "type": "string"}, {"name": "n", "type": "int"}],
-}  # fmt: skip
+}
 PROTO = 'syntax = "proto3"; message Order { string id = 1; int32 n = 2; }'
 JSON = {
-    "type": "object", "required": ["id", "n"],
+    "type": "object",
+    "required": ["id", "n"],
     "properties": {"id": {"type": "string"}, "n": {"type": "integer"}},
-}  # fmt: skip
+}
 PROTO_KEY = 'syntax = "proto3"; message Key { string id = 1; }'
 BATCH_SECONDS_MAX = 300
 
@@ -71,25 +73,37 @@ def test_a_format_is_read_written_tested_and_put_aside(
         values = ValueWriter(value, topic, schema)
         ValueWriter(key, f"{topic}-out", key_schema)
         ValueWriter(value, f"{topic}-out", schema)
-        source = {"topic": topic, "format": name, "key_format": name,
-                  "dead_letter": f"{topic}-broken"}  # fmt: skip
-        sink = {"from": "doubled", "bucket": f"{topic}-out", "key": "_key", "format": name,
-                "key_format": name}  # fmt: skip
+        source = {"topic": topic, "format": name, "key_format": name, "dead_letter": f"{topic}-broken"}
+        sink = {
+            "from": "doubled",
+            "bucket": f"{topic}-out",
+            "key": "_key",
+            "format": name,
+            "key_format": name,
+        }
         document = {
-            "bootstrap": topics.bootstrap, "registry": double.url,
+            "bootstrap": topics.bootstrap,
+            "registry": double.url,
             "topics": {topic: {"partitions": 1}, f"{topic}-out": {"partitions": 1}},
-            "sources": {"orders": source}, "steps": [{"sql": "doubled.sql"}],
+            "sources": {"orders": source},
+            "steps": [{"sql": "doubled.sql"}],
             "sinks": {"out": sink},
-        }  # fmt: skip
+        }
         (folder / "pipeline.yaml").write_text(yaml.safe_dump(document))
         made = load(folder)
         ask(topics.bootstrap, lambda client: prepare(client, made))
-        topics.put(topic, [
-            Record(key=keys.bytes_of(typed("a")), value=values.bytes_of(b'{"id": "a", "n": 1}'),
-                   timestamp_ms=NOW_MS),
-            Record(key=keys.bytes_of(typed("b")), value=b"no frame", timestamp_ms=NOW_MS),
-            Record(key=keys.bytes_of(typed("c")), value=None, timestamp_ms=NOW_MS),
-        ])  # fmt: skip
+        topics.put(
+            topic,
+            [
+                Record(
+                    key=keys.bytes_of(typed("a")),
+                    value=values.bytes_of(b'{"id": "a", "n": 1}'),
+                    timestamp_ms=NOW_MS,
+                ),
+                Record(key=keys.bytes_of(typed("b")), value=b"no frame", timestamp_ms=NOW_MS),
+                Record(key=keys.bytes_of(typed("c")), value=None, timestamp_ms=NOW_MS),
+            ],
+        )
 
         for query in start_all(spark, made):
             assert query.awaitTermination(BATCH_SECONDS_MAX), f"{query.name} takes too long"
@@ -99,9 +113,7 @@ def test_a_format_is_read_written_tested_and_put_aside(
         found = [(read_key.document(one.key), read_value.document(one.value)) for one in written]
         assert found == [(key_of("a"), {"id": "a", "n": 2}), (key_of("c"), None)]
         broken = [one for some in topics.records(f"{topic}-broken").values() for one in some]
-        assert [(one.key, one.value) for one in broken] == [
-            (keys.bytes_of(typed("b")), b"no frame")
-        ]
+        assert [(one.key, one.value) for one in broken] == [(keys.bytes_of(typed("b")), b"no frame")]
         headers = dict(broken[0].headers)
         assert headers["offset"] == b"1" and b"without a schema" in (headers["error"] or b"")
 

@@ -16,7 +16,7 @@ import yaml
 from tests.spark.topics import Topics
 from tests.support.node import TIDELOG
 from tidelog.records import Record
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.pipelines.folders import create
 from tidelog.spark.pipelines.iceberg import Catalog
 from tidelog.spark.pipelines.samples import cases
@@ -61,9 +61,11 @@ def pipeline(tmp_path: Path, topics: Topics, topic: str) -> Pipeline:
     (folder / "kept.py").write_text(KEPT)
     (folder / "rules.py").write_text(RULES)  # which its functions need on executors, too
     orders = {
-        "topic": topic, "json": "region string, total double, at timestamp",
-        "dead_letter": f"{topic}-broken", "watermark": {"column": "at", "delay": "10 seconds"},
-    }  # fmt: skip
+        "topic": topic,
+        "json": "region string, total double, at timestamp",
+        "dead_letter": f"{topic}-broken",
+        "watermark": {"column": "at", "delay": "10 seconds"},
+    }
     document = {
         "bootstrap": topics.bootstrap,
         "topics": {name: {"partitions": 1} for name in (topic, f"{topic}-latest")},
@@ -71,12 +73,15 @@ def pipeline(tmp_path: Path, topics: Topics, topic: str) -> Pipeline:
         "steps": [{"python": "kept.py"}, {"sql": "revenue.sql"}],
         "sinks": {
             "latest": {
-                "from": "revenue", "bucket": f"{topic}-latest", "mode": "update",
-                "key": "concat(region, ' ', begins)", "value": "revenue",
+                "from": "revenue",
+                "bucket": f"{topic}-latest",
+                "mode": "update",
+                "key": "concat(region, ' ', begins)",
+                "value": "revenue",
             },
             "final": {"from": "revenue", "iceberg": "sales.revenue"},
         },
-    }  # fmt: skip
+    }
     (folder / "pipeline.yaml").write_text(yaml.safe_dump(document))
     made = load(folder)
     ask(topics.bootstrap, lambda client: prepare(client, made))
@@ -118,9 +123,7 @@ class Seen:
         self.bucket = [(text(one.key), text(one.value)) for one in told("latest")]
         self.broken = [(text(one.value), dict(one.headers)) for one in told("broken")]
         scan = Catalog.of(pipeline, {}).table("sales.revenue").scan().to_arrow()
-        self.table = sorted(
-            (one["region"], one["begins"], one["revenue"]) for one in scan.to_pylist()
-        )
+        self.table = sorted((one["region"], one["begins"], one["revenue"]) for one in scan.to_pylist())
 
 
 def text(data: bytes | None) -> str:
@@ -130,11 +133,18 @@ def text(data: bytes | None) -> str:
 def test_orders_become_revenue_and_are_counted_once_even_if_batches_are_repeated(
     spark: "SparkSession", pipeline: Pipeline, topics: Topics, topic: str
 ) -> None:
-    topics.put(topic, [
-        order("north", 1.5, 1), order("south", 2.0, 2), order("north", 3.0, 9),
-        order("north", -1.0, 3), Record(value=b'{"region": "nor', timestamp_ms=1000),
-        order("east", "much", 4), Record(key=b"east", value=None, timestamp_ms=1000),
-    ])  # fmt: skip
+    topics.put(
+        topic,
+        [
+            order("north", 1.5, 1),
+            order("south", 2.0, 2),
+            order("north", 3.0, 9),
+            order("north", -1.0, 3),
+            Record(value=b'{"region": "nor', timestamp_ms=1000),
+            order("east", "much", 4),
+            Record(key=b"east", value=None, timestamp_ms=1000),
+        ],
+    )
     run_once(spark, pipeline)
     forget_the_last_commit(pipeline)
     topics.put(topic, [order("west", 5.0, 300)])  # time goes on, and the first window closes
@@ -144,9 +154,7 @@ def test_orders_become_revenue_and_are_counted_once_even_if_batches_are_repeated
     run_once(spark, pipeline)
 
     seen = Seen(pipeline, topics, topic)
-    assert seen.bucket == [
-        ("north 00:00:00", "4.5"), ("south 00:00:00", "2.0"), ("west 00:05:00", "5.0"),
-    ]  # fmt: skip
+    assert seen.bucket == [("north 00:00:00", "4.5"), ("south 00:00:00", "2.0"), ("west 00:05:00", "5.0")]
     assert seen.table == [("north", "00:00:00", 4.5), ("south", "00:00:00", 2.0)]
     (cut, cut_headers), (wrong, _) = seen.broken
     assert cut == '{"region": "nor'
@@ -188,9 +196,7 @@ def test_a_step_that_is_wrong_is_named(
         build(spark.newSession(), pipeline, "copy")
 
 
-def test_the_sample_s_own_test_passes_and_tells_what_differs(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_the_sample_s_own_test_passes_and_tells_what_differs(spark: "SparkSession", tmp_path: Path) -> None:
     create(tmp_path / "sales", bootstrap="nowhere:1")
     made = load(tmp_path / "sales")
     sums = tmp_path / "sales" / "tests" / "windows" / "revenue.jsonl"
@@ -203,8 +209,9 @@ def test_the_sample_s_own_test_passes_and_tells_what_differs(
     assert compared["revenue"].is_same
     assert compared["orders.dead_letter"].is_same
     assert [row["key"] for row in compared["latest.sink"].unexpected] == [
-        "north 2026-01-01T12:00:00", "north 2026-01-01T12:00:10",
-    ]  # fmt: skip
+        "north 2026-01-01T12:00:00",
+        "north 2026-01-01T12:00:10",
+    ]
     assert not tried.passed
 
     before = sums.read_text()

@@ -10,16 +10,17 @@ from tests.spark.touring import ROWS
 TOUR_SECONDS_MAX = 500
 
 
-def test_a_master_and_two_workers_do_the_same_as_one_process_and_miss_what_is_not_shared(
-    topics, tmp_path
-):
+def test_a_master_and_two_workers_do_the_same_as_one_process_and_miss_what_is_not_shared(topics, tmp_path):
     topics.make("tour", 3)
     topics.make("copy", 2)
     with standalone(tmp_path / "cluster", hidden=tmp_path / "hidden") as cluster:
         done = subprocess.run(
             [sys.executable, "-m", "tests.spark.touring", cluster.url, topics.bootstrap, tmp_path],
-            capture_output=True, text=True, timeout=TOUR_SECONDS_MAX, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=TOUR_SECONDS_MAX,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.spark.topics import NOW_MS, values
 from tidelog.model import TopicPartition
 from tidelog.records import Record
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.columns import PLAIN
 from tidelog.spark.options import read_options
 from tidelog.spark.pipelines.iceberg import Catalog, TableWriter
@@ -19,16 +19,16 @@ from tidelog.spark.streaming import StreamReader
 
 
 def run(writer, tmp_path, **trigger):
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
-        **(trigger or {"availableNow": True})
-    ).start()  # fmt: skip
+    query = (
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(**(trigger or {"availableNow": True}))
+        .start()
+    )
     query.awaitTermination()
     return query
 
 
-def test_a_stream_takes_what_is_there_in_parts_and_goes_on_where_it_was(
-    spark, topics, topic, tmp_path
-):
+def test_a_stream_takes_what_is_there_in_parts_and_goes_on_where_it_was(spark, topics, topic, tmp_path):
     topics.make(topic, 2)
     topics.make(f"{topic}-out", 3)
     for partition in (0, 1):
@@ -349,8 +349,9 @@ def test_each_query_has_a_group_of_its_own(topics, topic):
 
     names = [f"spark-kafka-source-{reader._query}" for reader in (first, second)]
     assert [topics.group(name) for name in names] == [
-        {TopicPartition(topic, 0): 3}, {TopicPartition(topic, 0): 0},
-    ]  # fmt: skip
+        {TopicPartition(topic, 0): 3},
+        {TopicPartition(topic, 0): 0},
+    ]
     # After a restart it is the same one.
     restarted = stream_reader(topics, topic)
     planned(restarted, end)

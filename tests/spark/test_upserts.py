@@ -25,9 +25,7 @@ def made(folder: Path, topics: Topics, topic: str, source: dict[str, Any], sink:
     folder.mkdir()
     document = {
         "bootstrap": topics.bootstrap,
-        "sources": {
-            "changed": {"topic": topic, "options": {"maxOffsetsPerTrigger": 4}, **source},
-        },
+        "sources": {"changed": {"topic": topic, "options": {"maxOffsetsPerTrigger": 4}, **source}},
         "sinks": {"table": {"from": "changed", "iceberg": "shop.rows", **sink}},
     }
     (folder / "pipeline.yaml").write_text(yaml.safe_dump(document))
@@ -39,9 +37,7 @@ def batches(pipeline: Pipeline) -> int:
 
 
 def table(pipeline: Pipeline) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (
-        Catalog.of(pipeline, {}).table("shop.rows").scan().to_arrow().to_pylist()
-    )
+    found: list[dict[str, Any]] = Catalog.of(pipeline, {}).table("shop.rows").scan().to_arrow().to_pylist()
     return found
 
 
@@ -54,17 +50,22 @@ def test_debezium_changes_are_applied_once_in_their_order(
     spark: "SparkSession", tmp_path: Path, topics: Topics, topic: str
 ) -> None:
     source = {"json": f"before {ROW}, after {ROW}, op string"}
-    pipeline = made(
-        tmp_path / "shop", topics, topic, source, {"upsert": ["id"], "changes": "debezium"}
-    )
+    pipeline = made(tmp_path / "shop", topics, topic, source, {"upsert": ["id"], "changes": "debezium"})
     topics.make(topic, 1)
     ann, bob, eve = ({"id": at, "name": name} for at, name in enumerate(("ann", "bob", "eve")))
-    topics.put(topic, [
-        debezium("c", None, ann), debezium("c", None, bob), debezium("r", None, eve),
-        debezium("u", ann, {**ann, "name": "anna"}),
-        debezium("u", bob, {**bob, "name": "rob"}), debezium("d", eve, None),
-        debezium("d", ann, None), debezium("c", None, {**ann, "name": "ann again"}),
-    ])  # fmt: skip
+    topics.put(
+        topic,
+        [
+            debezium("c", None, ann),
+            debezium("c", None, bob),
+            debezium("r", None, eve),
+            debezium("u", ann, {**ann, "name": "anna"}),
+            debezium("u", bob, {**bob, "name": "rob"}),
+            debezium("d", eve, None),
+            debezium("d", ann, None),
+            debezium("c", None, {**ann, "name": "ann again"}),
+        ],
+    )
     run_once(spark, pipeline)
     forget_the_last_commit(pipeline)
     run_once(spark, pipeline)
@@ -80,10 +81,7 @@ def test_the_latest_value_of_each_key_is_a_row_and_a_tombstone_is_none(
     topics.make(topic, 2)
 
     def put(partition: int, **values: bytes | None) -> None:
-        records = [
-            Record(key=key.encode(), value=value, timestamp_ms=1000)
-            for key, value in values.items()
-        ]
+        records = [Record(key=key.encode(), value=value, timestamp_ms=1000) for key, value in values.items()]
         topics.put(topic, records, partition=partition)
 
     put(0, a=b"1", b=b"1")
@@ -95,8 +93,6 @@ def test_the_latest_value_of_each_key_is_a_row_and_a_tombstone_is_none(
     forget_the_last_commit(pipeline)
     run_once(spark, pipeline)
 
-    assert {one["key"]: one["value"] for one in table(pipeline)} == {
-        b"a": b"2", b"c": b"3", b"d": b"1",
-    }  # fmt: skip
+    assert {one["key"]: one["value"] for one in table(pipeline)} == {b"a": b"2", b"c": b"3", b"d": b"1"}
     assert len(table(pipeline)) == 3
     assert batches(pipeline) == 2

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.client.consumer import Consumer
 from tidelog.model import Offset, TopicPartition
 from tidelog.records import Codec, Record, encode_batch
-from tidelog.spark.asking import SparkClient, ask
+from tidelog.spark.client_loop import SparkClient, ask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +23,9 @@ class Topics:
         self.bootstrap = bootstrap
         self.options = {"kafka.bootstrap.servers": bootstrap}
 
-    def make(
-        self, topic: str, partitions: int = 1, *, replication: int = -1, **configs: str
-    ) -> None:
-        settings = {name.replace("_", "."): value for name, value in configs.items()}
+    def make(self, topic: str, partitions: int = 1, *, replication: int = -1, **configs: str) -> None:
+        """Records that say they are of 1970 stay: a node deletes them else once it has run for a while."""
+        settings = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in configs.items()}
         ask(
             self.bootstrap,
             lambda client: client.create_topic(
@@ -35,13 +34,8 @@ class Topics:
         )
 
     def put(
-        self,
-        topic: str,
-        records: Sequence[Record],
-        *,
-        partition: int = 0,
-        codec: Codec = Codec.NONE,
-    ) -> None:  # fmt: skip
+        self, topic: str, records: Sequence[Record], *, partition: int = 0, codec: Codec = Codec.NONE
+    ) -> None:
         batch = encode_batch(records, codec=codec)
         ask(self.bootstrap, lambda client: client.produce(topic, partition, batch))
 
@@ -52,9 +46,7 @@ class Topics:
             client.forget(topic)
             partitions = [one.partition for one in (await client.topic(topic)).partitions]
             starts = await client.list_offsets(topic, dict.fromkeys(partitions, -2))
-            ends = await client.list_offsets(
-                topic, dict.fromkeys(partitions, -1), read_committed=True
-            )
+            ends = await client.list_offsets(topic, dict.fromkeys(partitions, -1), read_committed=True)
             consumer = Consumer(
                 client, topic, {at: starts[at].offset for at in partitions}, read_committed=True
             )

@@ -22,17 +22,22 @@ ROWS = 1000
 def tour(master: str, bootstrap: str, directory: Path) -> dict[str, object]:
     cluster = {"kafka.bootstrap.servers": bootstrap}
     conf = {
-        "spark.driver.memory": "512m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
-    }  # fmt: skip
+    }
     with spark_session("tour", master=master, conf=conf, log=directory / "spark.log") as spark:
         rows = spark.range(0, ROWS, 1, 4).selectExpr("string(id) key", "string(id) value")
         rows.write.format("tidelog").mode("append").options(**cluster, topic="tour").save()
         read = spark.read.format("tidelog").options(**cluster, subscribe="tour").load()
-        stream = spark.readStream.format("tidelog").options(
-            **cluster, subscribe="tour", startingOffsets="earliest", maxOffsetsPerTrigger="400"
-        ).load()  # fmt: skip
+        stream = (
+            spark.readStream.format("tidelog")
+            .options(**cluster, subscribe="tour", startingOffsets="earliest", maxOffsetsPerTrigger="400")
+            .load()
+        )
         query = (
             stream.select("key", "value")
             .writeStream.format("tidelog")
@@ -59,11 +64,7 @@ def tour(master: str, bootstrap: str, directory: Path) -> dict[str, object]:
 def unshared(rows: DataFrame, warehouse: Path) -> str:
     """What is said against a table in a place that each machine has for itself."""
     catalog = Catalog(
-        {
-            "type": "sql",
-            "uri": f"sqlite:///{warehouse}/catalog.db",
-            "warehouse": f"file://{warehouse}",
-        }
+        {"type": "sql", "uri": f"sqlite:///{warehouse}/catalog.db", "warehouse": f"file://{warehouse}"}
     )
     catalog.prepare("lost.rows", rows.schema)
     try:

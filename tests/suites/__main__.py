@@ -41,8 +41,7 @@ def main() -> int:
     CACHE.mkdir(exist_ok=True)
     try:
         reports = [
-            _run(name, keep=arguments.keep, quiet=arguments.json)
-            for name in arguments.names or SUITES
+            _run(name, keep=arguments.keep, quiet=arguments.json) for name in arguments.names or SUITES
         ]
     except KeyboardInterrupt:
         print("suites: interrupted", file=sys.stderr)
@@ -65,9 +64,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print every check as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the nodes' files and logs")
     parser.add_argument("--apis", action="store_true", help="print the table of APIs; run nothing")
-    parser.add_argument(
-        "--write", action="store_true", help="write both tables into docs/compatibility.md"
-    )
+    parser.add_argument("--write", action="store_true", help="write both tables into docs/compatibility.md")
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(SUITES))
     if unknown:
@@ -104,10 +101,11 @@ def _run(name: str, *, keep: bool, quiet: bool) -> SuiteReport:
                 errors = [line for line in node.log.read_text().splitlines() if "Traceback" in line]
                 report.checks.append(
                     Check(
-                        name="the node lives", outcome="failed" if code or errors else "passed",
+                        name="the node lives",
+                        outcome="failed" if code or errors else "passed",
                         detail=node.log.read_text(errors="replace")[-3000:] if errors else "",
                     )
-                )  # fmt: skip
+                )
     report.seconds = time.monotonic() - started
     return report
 

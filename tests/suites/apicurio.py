@@ -65,8 +65,7 @@ def run(context: Context) -> Iterator[Check]:
                 made.__name__ = f"{name}_{check.__name__}"  # type: ignore[attr-defined]
                 per_format.append(made)
         yield from run_checks(
-            [*per_format, imports_and_references_are_found, an_incompatible_schema_is_refused],
-            context,
+            [*per_format, imports_and_references_are_found, an_incompatible_schema_is_refused], context
         )
     with _registry(context):
         yield from run_checks([a_restarted_registry_has_its_schemas_again], context)
@@ -86,8 +85,11 @@ def _registry(context: Context) -> Iterator[None]:
     with log.open("ab") as out:
         process = subprocess.Popen(
             ["java", MEMORY, "-jar", str(tools.apicurio())],
-            env=environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            env=environment,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+        )
     try:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not _answers():
@@ -209,9 +211,11 @@ def _comes_back(name: str, topic: str, value: Any) -> None:
 def an_incompatible_schema_is_refused(context: Context) -> None:
     body = json.dumps({"compatibility": "BACKWARD"}).encode()
     request = urllib.request.Request(
-        f"{URL}/config", data=body, method="PUT",
+        f"{URL}/config",
+        data=body,
+        method="PUT",
         headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
-    )  # fmt: skip
+    )
     urllib.request.urlopen(request, timeout=10).close()
     with pytest.raises(RegistryRefused) as refused:
         Registry(URL).register("theirs-avro-value", Schema("AVRO", '"string"'))

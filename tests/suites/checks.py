@@ -56,9 +56,7 @@ def command(
     """Run a command to its end; `code` is the exit code it must have, None for any."""
     given = given.encode() if isinstance(given, str) else given
     try:
-        done = subprocess.run(
-            words, input=given, capture_output=True, timeout=seconds_max, env=environment
-        )
+        done = subprocess.run(words, input=given, capture_output=True, timeout=seconds_max, env=environment)
     except subprocess.TimeoutExpired as error:
         out, err = ((part or b"").decode(errors="replace") for part in (error.stdout, error.stderr))
         raise AssertionError(
@@ -66,9 +64,7 @@ def command(
         ) from None
     ran = Ran(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
     if code is not None:
-        assert ran.code == code, (
-            f"exit code {ran.code}, not {code}\n{ran.out[-1500:]}\n{ran.err[-1500:]}"
-        )
+        assert ran.code == code, f"exit code {ran.code}, not {code}\n{ran.out[-1500:]}\n{ran.err[-1500:]}"
     return ran
 
 
@@ -85,9 +81,11 @@ def run_checks(checks: Sequence[Callable[..., None]], *arguments: Any) -> Iterat
             where = traceback.extract_tb(error.__traceback__)
             line = next((f.line for f in reversed(where) if f.name == check.__name__), "") or ""
             yield Check(
-                name=name, outcome="failed", seconds=time.monotonic() - started,
+                name=name,
+                outcome="failed",
+                seconds=time.monotonic() - started,
                 detail=f"{type(error).__name__}: {error}\nat: {line}",
-            )  # fmt: skip
+            )
         else:
             yield Check(name=name, outcome="passed", seconds=time.monotonic() - started)
 
@@ -98,9 +96,7 @@ def run_program(words: Sequence[str], log: Path) -> Iterator[Check]:
     is_done = False
     with log.open("wb") as errors:
         try:
-            done = subprocess.run(
-                words, stdout=subprocess.PIPE, stderr=errors, timeout=PROGRAM_SECONDS_MAX
-            )
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=errors, timeout=PROGRAM_SECONDS_MAX)
             out, ending = done.stdout, f"exit code {done.returncode}"
         except subprocess.TimeoutExpired as error:
             out, ending = error.stdout or b"", f"still running after {PROGRAM_SECONDS_MAX:.0f} s"

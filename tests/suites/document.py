@@ -27,10 +27,7 @@ def api_table() -> str:
 
 
 def results_table(reports: Sequence[SuiteReport]) -> str:
-    lines = [
-        "| suite | version | passed | failed | skipped | seconds |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
+    lines = ["| suite | version | passed | failed | skipped | seconds |", "|---|---|---:|---:|---:|---:|"]
     lines += [
         f"| {report.suite} | {report.version} | {report.count('passed')} |"
         f" {report.count('failed')} | {report.count('skipped')} | {report.seconds:.0f} |"

@@ -1,11 +1,13 @@
 """Iceberg's own REST catalog: pipelines and archives that write through it, also while it dies."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RUN_SECONDS_MAX = 300
+LEAN = str(tools.ROOT / "tests" / "spark" / "lean")
+"""Spark's Python processes have ten seconds to start, which is little on a busy machine."""
 
 
 def version() -> str:
@@ -79,21 +83,18 @@ def run(context: Context) -> Iterator[Check]:
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     log = context.directory / "spark.log"
     with (
+        patch.dict(os.environ, PYTHONPATH=LEAN),
         spark_session("suite", master="local[2]", conf=conf, log=log) as spark,
         rest_catalog(context.directory / "rest") as catalog,
     ):
         through = Through(spark, Topics(context.bootstrap), context.directory, catalog)
-        yield from run_checks(
-            [getattr(through, name) for name in vars(Through) if not name.startswith("_")]
-        )
+        yield from run_checks([getattr(through, name) for name in vars(Through) if not name.startswith("_")])
 
 
 class Through:
     """What is done through the catalog. Each check is named by what it shows."""
 
-    def __init__(
-        self, spark: "SparkSession", topics: Topics, directory: Path, catalog: RestCatalog
-    ) -> None:
+    def __init__(self, spark: "SparkSession", topics: Topics, directory: Path, catalog: RestCatalog) -> None:
         self._spark = spark
         self._topics = topics
         self._directory = directory
@@ -119,9 +120,9 @@ class Through:
         self._put("users", {"id": 1, "name": "anna"}, None)
         self._run("users", "id long, name string", upsert=["id"])
         rows = self._rows("shop.users")
-        assert sorted((one["id"], one["name"]) for one in rows if one["id"]) == [
-            (1, "anna"), (2, "bob"),
-        ], rows  # fmt: skip
+        assert sorted((one["id"], one["name"]) for one in rows if one["id"]) == [(1, "anna"), (2, "bob")], (
+            rows
+        )
 
     def a_catalog_that_is_killed_and_started_again_is_waited_for(self) -> None:
         lake = Lake(self._catalog.told, self._catalog.down, self._catalog.up)
@@ -150,7 +151,5 @@ class Through:
         return load(folder)
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (
-            Catalog(self._catalog.told).table(table).scan().to_arrow().to_pylist()
-        )
+        found: list[dict[str, Any]] = Catalog(self._catalog.told).table(table).scan().to_arrow().to_pylist()
         return found

@@ -45,16 +45,32 @@ def run(context: Context) -> Iterator[Check]:
     with log.open("wb") as output:
         subprocess.run(
             [
-                sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull,
-                "--rootdir", str(tree), f"--junitxml={report}", "--timeout=120",
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-c",
+                os.devnull,
+                "--rootdir",
+                str(tree),
+                f"--junitxml={report}",
+                "--timeout=120",
                 str(tree / "test" / "integration"),
             ],
-            cwd=tree, stdout=output, stderr=subprocess.STDOUT, timeout=SECONDS_MAX,
+            cwd=tree,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS_MAX,
             env={
-                **os.environ, "KAFKA_URI": f"kafka://{context.bootstrap}",
-                "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(tree), "PYTHONPATH": str(tree),
+                **os.environ,
+                "KAFKA_URI": f"kafka://{context.bootstrap}",
+                "KAFKA_VERSION": KAFKA_VERSION,
+                "KAFKA_ROOT": str(tree),
+                "PYTHONPATH": str(tree),
             },
-        )  # fmt: skip
+        )
     if not report.exists():
         yield Check(name="pytest", outcome="failed", detail=log.read_text()[-3000:])
         return

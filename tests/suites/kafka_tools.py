@@ -59,17 +59,23 @@ def run(context: Context) -> Iterator[Check]:
     )
 
 
-def _java(
-    main: str, *words: str, given: str = "", code: int | None = 0, seconds_max: float = 90
-) -> Ran:
+def _java(main: str, *words: str, given: str = "", code: int | None = 0, seconds_max: float = 90) -> Ran:
     return command(
         [
             # Short lives: start fast.
-            "java", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-            "-cp", f"{tools.jars()}/*", main, *words,
+            "java",
+            "-Xmx384m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{tools.jars()}/*",
+            main,
+            *words,
         ],
-        given=given, code=code, seconds_max=seconds_max,
-    )  # fmt: skip
+        given=given,
+        code=code,
+        seconds_max=seconds_max,
+    )
 
 
 def _tool(context: Context, name: str, *words: str, given: str = "") -> Ran:
@@ -77,24 +83,25 @@ def _tool(context: Context, name: str, *words: str, given: str = "") -> Ran:
 
 
 def _make_topic(context: Context, topic: str, partitions: int = 1, *words: str) -> None:
-    _tool(
-        context, "TopicCommand", "--create", "--topic", topic, "--partitions", str(partitions),
-        *words,
-    )  # fmt: skip
+    _tool(context, "TopicCommand", "--create", "--topic", topic, "--partitions", str(partitions), *words)
 
 
 def _produce(context: Context, topic: str, lines: list[str], *words: str) -> None:
-    _tool(
-        context, "ConsoleProducer", "--topic", topic, *words,
-        given="".join(f"{line}\n" for line in lines),
-    )  # fmt: skip
+    _tool(context, "ConsoleProducer", "--topic", topic, *words, given="".join(f"{line}\n" for line in lines))
 
 
 def _consume(context: Context, topic: str, count: int, *words: str) -> list[str]:
     return _tool(
-        context, "consumer.ConsoleConsumer", "--topic", topic, "--max-messages", str(count),
-        "--timeout-ms", "20000", *words,
-    ).lines  # fmt: skip
+        context,
+        "consumer.ConsoleConsumer",
+        "--topic",
+        topic,
+        "--max-messages",
+        str(count),
+        "--timeout-ms",
+        "20000",
+        *words,
+    ).lines
 
 
 def broker_api_versions_reads_every_api(context: Context) -> None:
@@ -124,13 +131,24 @@ def topics_are_created_altered_described_and_deleted(context: Context) -> None:
 def console_producer_and_consumer_carry_keys_and_headers(context: Context) -> None:
     lines = [f"h:{i}\tkey-{i}\tvalue-{i}" for i in range(1000)]
     _produce(
-        context, "console", lines, "--reader-property", "parse.key=true",
-        "--reader-property", "parse.headers=true",
-    )  # fmt: skip
+        context,
+        "console",
+        lines,
+        "--reader-property",
+        "parse.key=true",
+        "--reader-property",
+        "parse.headers=true",
+    )
     got = _consume(
-        context, "console", 1000, "--from-beginning", "--formatter-property", "print.key=true",
-        "--formatter-property", "print.headers=true",
-    )  # fmt: skip
+        context,
+        "console",
+        1000,
+        "--from-beginning",
+        "--formatter-property",
+        "print.key=true",
+        "--formatter-property",
+        "print.headers=true",
+    )
     assert got == lines, got[:3]
 
 
@@ -208,9 +226,7 @@ def broker_configs_are_altered_and_described(context: Context) -> None:
 def delete_records_cuts_the_log(context: Context) -> None:
     _produce(context, "cut", [str(i) for i in range(10)])
     wanted = context.directory / "delete.json"
-    wanted.write_text(
-        '{"version": 1, "partitions": [{"topic": "cut", "partition": 0, "offset": 6}]}'
-    )
+    wanted.write_text('{"version": 1, "partitions": [{"topic": "cut", "partition": 0, "offset": 6}]}')
     out = _tool(context, "DeleteRecordsCommand", "--offset-json-file", str(wanted)).out
     assert "low_watermark: 6" in out, out
     assert _consume(context, "cut", 4, "--from-beginning") == ["6", "7", "8", "9"]
@@ -226,17 +242,14 @@ def log_dirs_lists_partitions(context: Context) -> None:
 
 def metadata_quorum_shows_the_leader(context: Context) -> None:
     out = _java(
-        TOOLS + "MetadataQuorumCommand", "--bootstrap-server", context.bootstrap,
-        "describe", "--status",
-    ).out  # fmt: skip
+        TOOLS + "MetadataQuorumCommand", "--bootstrap-server", context.bootstrap, "describe", "--status"
+    ).out
     assert re.search(r"LeaderId:\s+1\b", out), out
 
 
 def leader_election_is_not_needed(context: Context) -> None:
     kind = ["--election-type", "preferred"]
-    out = _tool(
-        context, "LeaderElectionCommand", *kind, "--topic", "console", "--partition", "0"
-    ).out
+    out = _tool(context, "LeaderElectionCommand", *kind, "--topic", "console", "--partition", "0").out
     assert "Valid replica already elected for partitions console-0" in out, out
     # Of all partitions, only those that got another leader are named.
     assert _tool(context, "LeaderElectionCommand", *kind, "--all-topic-partitions").out == ""
@@ -262,18 +275,27 @@ def reassignments_are_planned_executed_verified_and_listed(context: Context) -> 
 
 def producer_performance_sends_all(context: Context) -> None:
     out = _java(
-        TOOLS + "ProducerPerformance", "--topic", "perf", "--num-records", str(RECORDS),
-        "--record-size", "200", "--throughput", "-1",
-        "--bootstrap-server", context.bootstrap, "--command-property", "acks=all",
-    ).out  # fmt: skip
+        TOOLS + "ProducerPerformance",
+        "--topic",
+        "perf",
+        "--num-records",
+        str(RECORDS),
+        "--record-size",
+        "200",
+        "--throughput",
+        "-1",
+        "--bootstrap-server",
+        context.bootstrap,
+        "--command-property",
+        "acks=all",
+    ).out
     assert f"{RECORDS} records sent" in out, out
 
 
 def consumer_performance_reads_all(context: Context) -> None:
     out = _tool(
-        context, "ConsumerPerformance", "--topic", "perf", "--num-records", str(RECORDS),
-        "--timeout", "30000",
-    ).lines  # fmt: skip
+        context, "ConsumerPerformance", "--topic", "perf", "--num-records", str(RECORDS), "--timeout", "30000"
+    ).lines
     header = [name.strip() for name in out[0].split(",")]
     fields = dict(zip(header, [field.strip() for field in out[-1].split(",")], strict=True))
     assert int(fields["data.consumed.in.nMsg"]) == RECORDS, fields
@@ -281,40 +303,67 @@ def consumer_performance_reads_all(context: Context) -> None:
 
 def transactions_are_listed_described_and_none_hangs(context: Context) -> None:
     out = _java(
-        TOOLS + "ProducerPerformance", "--topic", "perf-transactions", "--num-records", "2000",
-        "--record-size", "200", "--throughput", "5000", "--transactional-id", "perf-id",
-        "--transaction-duration-ms", "100", "--bootstrap-server", context.bootstrap,
-    ).out  # fmt: skip
+        TOOLS + "ProducerPerformance",
+        "--topic",
+        "perf-transactions",
+        "--num-records",
+        "2000",
+        "--record-size",
+        "200",
+        "--throughput",
+        "5000",
+        "--transactional-id",
+        "perf-id",
+        "--transaction-duration-ms",
+        "100",
+        "--bootstrap-server",
+        context.bootstrap,
+    ).out
     assert "2000 records sent" in out, out
     tool = "TransactionsCommand"
     out = _tool(context, tool, "list").out
     assert re.search(r"perf-id\s+\d+\s+\d+\s+CompleteCommit", out), out
     out = _tool(context, tool, "describe", "--transactional-id", "perf-id").out
     assert re.search(r"perf-id\s.*CompleteCommit", out), out
-    out = _tool(
-        context, tool, "describe-producers", "--topic", "perf-transactions", "--partition", "0"
-    ).out
+    out = _tool(context, tool, "describe-producers", "--topic", "perf-transactions", "--partition", "0").out
     assert re.search(r"^\d+\s+\d+\s+\d+\s.*\sNone\s*$", out, re.MULTILINE), out
     _tool(context, tool, "find-hanging", "--broker-id", "1")
 
 
 def end_to_end_latency_is_measured(context: Context) -> None:
     out = _java(
-        TOOLS + "EndToEndLatency", "--bootstrap-server", context.bootstrap, "--topic", "latency",
-        "--num-records", "500", "--producer-acks", "all", "--record-size", "100",
-    ).out  # fmt: skip
+        TOOLS + "EndToEndLatency",
+        "--bootstrap-server",
+        context.bootstrap,
+        "--topic",
+        "latency",
+        "--num-records",
+        "500",
+        "--producer-acks",
+        "all",
+        "--record-size",
+        "100",
+    ).out
     assert "Percentiles: 50th" in out, out
 
 
 def verifiable_producer_and_consumer_agree(context: Context) -> None:
-    sent = _tool(
-        context, "VerifiableProducer", "--topic", "verifiable", "--max-messages", "2000"
-    ).lines
+    sent = _tool(context, "VerifiableProducer", "--topic", "verifiable", "--max-messages", "2000").lines
     assert sum('"name":"producer_send_success"' in line for line in sent) == 2000
     got = _tool(
-        context, "VerifiableConsumer", "--topic", "verifiable", "--group-id", "verifiers",
-        "--max-messages", "2000", "--reset-policy", "earliest", "--group-protocol", "classic",
-    ).out  # fmt: skip
+        context,
+        "VerifiableConsumer",
+        "--topic",
+        "verifiable",
+        "--group-id",
+        "verifiers",
+        "--max-messages",
+        "2000",
+        "--reset-policy",
+        "earliest",
+        "--group-protocol",
+        "classic",
+    ).out
     counts = re.findall(r'"name":"records_consumed","count":(\d+)', got)
     counts = counts or re.findall(r'"count":(\d+),"name":"records_consumed"', got)
     if not counts:
@@ -339,10 +388,7 @@ def _dump(*words: str) -> str:
 
 def dump_log_reads_every_codec(context: Context) -> None:
     for codec in CODECS:
-        _produce(
-            context, f"dump-{codec}", [f"{codec} {i}" for i in range(200)],
-            "--compression-codec", codec,
-        )  # fmt: skip
+        _produce(context, f"dump-{codec}", [f"{codec} {i}" for i in range(200)], "--compression-codec", codec)
     for codec in CODECS:
         log = _partition(context, f"dump-{codec}") / f"{0:020}.log"
         out = _dump("--deep-iteration", "--print-data-log", "--files", str(log))

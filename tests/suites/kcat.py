@@ -144,9 +144,8 @@ def a_large_message_comes_back(bootstrap: str) -> None:
 def a_message_over_the_limit_is_refused(bootstrap: str) -> None:
     _make_topic(bootstrap, "over", 1)
     ran = _kcat(
-        bootstrap, "-P", "-t", "over", "-X", "message.max.bytes=4000000",
-        given="L" * 2_000_000 + "\n", code=1,
-    )  # fmt: skip
+        bootstrap, "-P", "-t", "over", "-X", "message.max.bytes=4000000", given="L" * 2_000_000 + "\n", code=1
+    )
     assert "Message size too large" in ran.err, ran.err
     assert _consume(bootstrap, "over") == []
 
@@ -209,9 +208,14 @@ def an_unknown_topic_is_an_error(bootstrap: str) -> None:
 
 def a_compacted_topic_keeps_the_latest_of_every_key(bootstrap: str) -> None:
     _make_topic(
-        bootstrap, "compacted", 1, cleanup_policy="compact", max_compaction_lag_ms="500",
-        min_cleanable_dirty_ratio="0.01", segment_ms="500",
-    )  # fmt: skip
+        bootstrap,
+        "compacted",
+        1,
+        cleanup_policy="compact",
+        max_compaction_lag_ms="500",
+        min_cleanable_dirty_ratio="0.01",
+        segment_ms="500",
+    )
     _produce(bootstrap, "compacted", [f"key-{i % 7}:value-{i}" for i in range(1000)], "-K:")
     _produce(bootstrap, "compacted", ["key-0:"], "-K:", "-Z")
     latest = [f"{i} key-{i % 7} value-{i}" for i in range(993, 1000) if i % 7]
@@ -232,9 +236,7 @@ def a_compacted_topic_takes_no_message_without_a_key(bootstrap: str) -> None:
 
 def _group(bootstrap: str, group: str, topic: str, count: int) -> list[str]:
     """Consume exactly `count` records as the group's only member."""
-    return _kcat(
-        bootstrap, "-q", "-X", "auto.offset.reset=earliest", f"-c{count}", "-G", group, topic
-    ).lines
+    return _kcat(bootstrap, "-q", "-X", "auto.offset.reset=earliest", f"-c{count}", "-G", group, topic).lines
 
 
 def a_group_resumes_where_it_stopped(bootstrap: str) -> None:
@@ -252,12 +254,26 @@ class _Member:
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         self.process = subprocess.Popen(
             [
-                tools.kcat(), "-b", bootstrap, "-u", "-X", "auto.offset.reset=earliest",
-                "-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=500",
-                "-f", "%p %s\n", "-G", group, topic,
+                tools.kcat(),
+                "-b",
+                bootstrap,
+                "-u",
+                "-X",
+                "auto.offset.reset=earliest",
+                "-X",
+                "session.timeout.ms=6000",
+                "-X",
+                "heartbeat.interval.ms=500",
+                "-f",
+                "%p %s\n",
+                "-G",
+                group,
+                topic,
             ],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.read: list[str] = []
 
     def wait_until_assigned(self, partitions: int, seconds_max: float = 20.0) -> None:

@@ -29,14 +29,13 @@ def version() -> str:
 def run(context: Context) -> Iterator[Check]:
     conf = {
         "spark.jars": ",".join(map(str, tools.spark_connector_jars())),
-        "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2",
-    }  # fmt: skip
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+    }
     log = context.directory / "spark.log"
     with spark_session("suite", master="local[2]", conf=conf, log=log) as spark:
         both = Both(spark, Topics(context.bootstrap), context.directory)
-        checks = [
-            getattr(both, name) for name in vars(Both) if not name.startswith("_")
-        ]  # fmt: skip
+        checks = [getattr(both, name) for name in vars(Both) if not name.startswith("_")]
         yield from run_checks(checks)
 
 
@@ -92,18 +91,17 @@ class Both:
 
     def rows_written_by_either_go_to_the_same_partitions(self) -> None:
         rows = self._spark.range(ROWS).selectExpr(
-            "concat('key-', id) key", "repeat('x', cast(id % 50 as int)) value",
+            "concat('key-', id) key",
+            "repeat('x', cast(id % 50 as int)) value",
             "array(named_struct('key', 'h', 'value', cast('1' as binary))) headers",
-        )  # fmt: skip
+        )
         found = {}
         for one in (KAFKA, TIDELOG):
             topic = f"written-{one}"
             self._topics.make(topic, 5)
             self._write(one, rows, topic)
             read = self._read(TIDELOG, topic, includeHeaders="true")
-            found[one] = sorted(
-                read.select("key", "value", "partition", "headers").collect(), key=str
-            )
+            found[one] = sorted(read.select("key", "value", "partition", "headers").collect(), key=str)
         assert len(found[KAFKA]) == ROWS
         assert found[KAFKA] == found[TIDELOG]
 
@@ -125,11 +123,13 @@ class Both:
             for partition in range(3):
                 records = [
                     Record(
-                        key=None if n % 3 else b"k%d" % n, value=None if n % 7 == 6 else b"v%d" % n,
-                        timestamp_ms=1_000_000_000_000 + n, headers=[("h", b"x")] * (n % 3),
+                        key=None if n % 3 else b"k%d" % n,
+                        value=None if n % 7 == 6 else b"v%d" % n,
+                        timestamp_ms=1_000_000_000_000 + n,
+                        headers=[("h", b"x")] * (n % 3),
                     )
                     for n in range(partition, ROWS, 3)
-                ]  # fmt: skip
+                ]
                 self._topics.put(topic, records, partition=partition)
         return topic
 
@@ -153,9 +153,7 @@ class Both:
         """How many rows a stream gives, taking what is there in parts."""
         checkpoint = self._directory / f"{source}-{topic}"
         reader = self._spark.readStream.format(source).options(**self._topics.options)
-        rows = reader.options(
-            subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2000"
-        ).load()  # fmt: skip
+        rows = reader.options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="2000").load()
         counted: list[int] = []
         query = (
             rows.writeStream.foreachBatch(partial(_count, counted))

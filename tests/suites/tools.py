@@ -98,11 +98,8 @@ def _from_maven(pom: Path, home: Path) -> Path:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(parents=True)
         _install(
-            [
-                mvn, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",
-                f"-DoutputDirectory={home}",
-            ]
-        )  # fmt: skip
+            [mvn, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={home}"]
+        )
         _mark_current(home, pom)
     return home
 
@@ -127,10 +124,20 @@ def source_distribution(package: str, version: str) -> Path:
         home.mkdir(parents=True)
         _install(
             [
-                sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download",
-                "--no-deps", "--no-binary", ":all:", "--dest", str(home), f"{package}=={version}",
+                sys.executable,
+                "-m",
+                "pip",
+                "--disable-pip-version-check",
+                "--quiet",
+                "download",
+                "--no-deps",
+                "--no-binary",
+                ":all:",
+                "--dest",
+                str(home),
+                f"{package}=={version}",
             ]
-        )  # fmt: skip
+        )
         archive = next(home.glob("*.tar.gz"))
         shutil.unpack_archive(archive, home, filter="data")
         (home / ".done").touch()
@@ -146,9 +153,7 @@ def _need(program: str, command: str) -> str:
 
 def _install(command: Sequence[str], directory: Path | None = None) -> None:
     print(f"installing: {' '.join(Path(word).name for word in command[:3])}", file=sys.stderr)
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX
-    )
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX)
     if done.returncode != 0:
         raise InstallFailed(f"{' '.join(command)}\n{(done.stdout + done.stderr)[-3000:]}")
 

@@ -59,11 +59,21 @@ class ClusterProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "tidelog.faces.cli", "cluster", "up",
-                    "--nodes", str(self.nodes), "--data", str(self.data), *options,
+                    sys.executable,
+                    "-m",
+                    "tidelog.faces.cli",
+                    "cluster",
+                    "up",
+                    "--nodes",
+                    str(self.nodes),
+                    "--data",
+                    str(self.data),
+                    *options,
                 ],
-                stdout=subprocess.PIPE, stderr=log, env=self.environment,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=self.environment,
+            )
         line = self._read_line()
         self.ready = dict(field.split("=", 1) for field in line.split()[1:])
 
@@ -107,8 +117,12 @@ class ClusterProcess:
     def command(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [sys.executable, "-m", "tidelog.faces.cli", *map(str, arguments)],
-            capture_output=True, text=True, env=self.environment, timeout=SECONDS_MAX, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
 
     def cluster(self, command: str, node: int | None = None) -> Any:
         """`tidelog cluster COMMAND [N] --json`; in this process, which has all imported already."""

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from tidelog.config import TopicConfig
 from tidelog.host import Path
 from tidelog.log.compaction import Cleaned, Compaction
-from tidelog.log.log import ColdRead, Log
+from tidelog.log.log import Log
 from tidelog.log.producers import ProducerStates
 from tidelog.log.recovery import open_log
 from tidelog.log.segment import Segment, walk
@@ -75,9 +75,13 @@ class CompactedLog:
         """Start from the files, as after a crash; nothing is in memory."""
         complete_swaps(self.disk, DIRECTORY)
         state = open_log(
-            self.disk, DIRECTORY, clean=False, durable_mark=durable_mark, start=0,
+            self.disk,
+            DIRECTORY,
+            clean=False,
+            durable_mark=durable_mark,
+            start=0,
             index_interval_bytes=self.topic.index_interval_bytes,
-        )  # fmt: skip
+        )
         config = TopicConfig(index_interval_bytes=self.topic.index_interval_bytes)
         self.log = Log(DIRECTORY, config, TailBudget(1 << 20), state)
 
@@ -92,10 +96,15 @@ class CompactedLog:
         attributes: int = 0,
     ) -> None:
         batch = encode_batch(
-            records, codec=codec, producer_id=producer, producer_epoch=0 if producer >= 0 else -1,
-            base_sequence=sequence, base_offset=self.log.end, leader_epoch=EPOCH,
+            records,
+            codec=codec,
+            producer_id=producer,
+            producer_epoch=0 if producer >= 0 else -1,
+            base_sequence=sequence,
+            base_offset=self.log.end,
+            leader_epoch=EPOCH,
             attributes=attributes,
-        )  # fmt: skip
+        )
         self.append_raw(batch)
         for record in decode_batch(batch):
             self.written[record.offset] = record
@@ -125,9 +134,12 @@ class CompactedLog:
         count = len(self.log.segments) - 1 if count is None else count
         limit = self.log.segments[count].base
         return Compaction(
-            disk=self.disk, segments=self.log.segments[:count], first_dirty=self.first_dirty,
+            disk=self.disk,
+            segments=self.log.segments[:count],
+            first_dirty=self.first_dirty,
             limit=limit,
-            producers=last_offsets(self.log.producers), now_ms=self.now_ms,
+            producers=last_offsets(self.log.producers),
+            now_ms=self.now_ms,
             delete_retention_ms=self.topic.delete_retention_ms,
             segment_bytes=self.topic.segment_bytes,
             index_interval_bytes=self.topic.index_interval_bytes,
@@ -135,7 +147,7 @@ class CompactedLog:
             marked_epochs=self.log.producers.marked_epochs(),
             aborted=self.log.transactions.aborted.between(0, self.log.end),
             has_markers=self.log.transactions.has_markers,
-        )  # fmt: skip
+        )
 
     def clean(self, count: int | None = None) -> Compaction:
         """One pass: map, write, swap; then start from the files."""
@@ -190,11 +202,7 @@ class CompactedLog:
         found: list[Record] = []
         while offset < self.log.end:
             answer = self.log.read(offset, bytes_max, self.log.end)
-            data = (
-                answer.perform(self.disk)
-                if isinstance(answer, ColdRead)
-                else b"".join(map(bytes, answer[0]))
-            )
+            data = answer.load_unchecked(self.disk)
             assert data, f"stuck at {offset}"
             for header, batch in iterate_batches(data):
                 found += [record for record in decode_batch(batch) if record.offset >= offset]
@@ -209,18 +217,25 @@ def new_log(**options: Any) -> CompactedLog:
 def write(log: CompactedLog, producer: ProducerId, *records: Record, epoch: int = 0) -> None:
     """Append a batch in a producer's transaction."""
     batch = encode_batch(
-        records, producer_id=producer, producer_epoch=epoch, base_sequence=0,
-        attributes=TRANSACTIONAL, base_offset=log.log.end, leader_epoch=EPOCH,
-    )  # fmt: skip
+        records,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=0,
+        attributes=TRANSACTIONAL,
+        base_offset=log.log.end,
+        leader_epoch=EPOCH,
+    )
     log.append_raw(batch)
 
 
 def end(log: CompactedLog, producer: ProducerId, *, commits: bool, epoch: int = 0) -> Offset:
     """Append a marker; its offset."""
     batch = encode_marker(
-        Marker(commits=commits, coordinator_epoch=0), producer_id=producer, producer_epoch=epoch,
+        Marker(commits=commits, coordinator_epoch=0),
+        producer_id=producer,
+        producer_epoch=epoch,
         now_ms=NOW_MS,
-    )  # fmt: skip
+    )
     stamp(batch, log.log.end, EPOCH)
     log.append_raw(batch)
     return log.log.end - 1
@@ -269,9 +284,7 @@ def fold(log: CompactedLog) -> ProducerStates:
 def last_offsets(states: ProducerStates) -> dict[int, Offset]:
     """Where the newest batch of each producer ends; the tests' producers have small ids."""
     known = {producer: states.get(producer) for producer in range(10)}
-    return {
-        p: state.batches[-1].last_offset for p, state in known.items() if state and state.batches
-    }
+    return {p: state.batches[-1].last_offset for p, state in known.items() if state and state.batches}
 
 
 def random_records(generator: random.Random, count: int, keys: int, now_ms: int) -> list[Record]:

@@ -30,7 +30,7 @@ from tidelog.log.closing import close_logs
 from tidelog.log.compaction import Cleaned, Compaction
 from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.index import OFFSET_ENTRY
-from tidelog.log.log import ColdRead, Log, LogState
+from tidelog.log.log import Log, LogState
 from tidelog.log.producers import ProducerStates
 from tidelog.log.recovery import Before, open_log
 from tidelog.log.retention import has_deleted_segments, load_ages, new_start, remove_segments
@@ -135,9 +135,7 @@ class Model:
                 found.append((Found(offset, header.max_timestamp, epoch), False))
             else:
                 found += [
-                    (Found(r.offset, r.timestamp_ms, epoch), True)
-                    for r in records
-                    if r.offset >= self.start
+                    (Found(r.offset, r.timestamp_ms, epoch), True) for r in records if r.offset >= self.start
                 ]
         return found
 
@@ -149,9 +147,7 @@ class LogStory:
         """`lives_of`: what lives are about, of LIVES."""
         self.lives_of = lives_of
         self.random = choose = random.Random(f"{seed} log")
-        self.disk = SimulatedDisk(
-            random.Random(f"{seed} disk"), sector_bytes=choose.choice((32, 128, 512))
-        )
+        self.disk = SimulatedDisk(random.Random(f"{seed} disk"), sector_bytes=choose.choice((32, 128, 512)))
         self.disk.make_directory(DIRECTORY)
         self.disk.sync_everything(DIRECTORY)
         self.clock = SimulatedClock()
@@ -209,21 +205,35 @@ class LogStory:
         if not clean:
             self.disk.sync_everything(DIRECTORY)  # as the data directory does before
         return open_log(
-            self.disk, DIRECTORY, clean=clean, durable_mark=mark, start=self.model.start,
-            index_interval_bytes=self.config.index_interval_bytes, has_gaps=self.compacts,
+            self.disk,
+            DIRECTORY,
+            clean=clean,
+            durable_mark=mark,
+            start=self.model.start,
+            index_interval_bytes=self.config.index_interval_bytes,
+            has_gaps=self.compacts,
             watermark=self.model.watermark,
-        )  # fmt: skip
+        )
 
     def _take(self, state: LogState) -> None:
         host = Host(
-            clock=self.clock, disk=self.disk, offload=None, network=RefusingNetwork(),  # type: ignore[arg-type]
+            clock=self.clock,
+            disk=self.disk,
+            offload=None,  # type: ignore[arg-type]
+            network=RefusingNetwork(),
             random=self.random,
-        )  # fmt: skip
+        )
         self.partition = Partition(
-            name=TopicPartition("tide", 0), topic_id=UUID(int=7), me=1, config=self.config,
-            path=DIRECTORY, state=state, host=host, rounds=_NoRounds(),  # type: ignore[arg-type]
+            name=TopicPartition("tide", 0),
+            topic_id=UUID(int=7),
+            me=1,
+            config=self.config,
+            path=DIRECTORY,
+            state=state,
+            host=host,
+            rounds=_NoRounds(),  # type: ignore[arg-type]
             budget=TailBudget(self.random.choice((0, 1 << 20))),
-        )  # fmt: skip
+        )
 
     @property
     def log(self) -> Log:
@@ -250,11 +260,21 @@ class LogStory:
         if choose.random() < 0.6:
             self.disk.crash_after(choose.choice((3, 10, 30, 100)))
         doings = (
-            (30, self.append), (14, self.write), (8, self.sync), (1, self.roll), (4, self.note),
-            (3, self.cut), (1, self.begin_anew), (2, self.retain), (2, self.delete_records),
-            (3, self.compact), (3, self.retry), (1, self.send_what_only_brokers_say),
-            (4, self._take_role), (2, self.write_back),
-        )  # fmt: skip
+            (30, self.append),
+            (14, self.write),
+            (8, self.sync),
+            (1, self.roll),
+            (4, self.note),
+            (3, self.cut),
+            (1, self.begin_anew),
+            (2, self.retain),
+            (2, self.delete_records),
+            (3, self.compact),
+            (3, self.retry),
+            (1, self.send_what_only_brokers_say),
+            (4, self._take_role),
+            (2, self.write_back),
+        )
         weights = [weight for weight, _ in doings]
         for _ in range(choose.choice((3, 6, 15, 40))):
             choose.choices(doings, weights)[0][1]()
@@ -395,23 +415,20 @@ class LogStory:
             return
         marker = Marker(commits=self.random.random() < 0.5, coordinator_epoch=0)
         offset, _ = self.partition.append_marker(
-            marker, producer_id=producer, producer_epoch=state.epoch, is_bumped=False,
-            waiter=_Client(),
-        )  # fmt: skip
+            marker, producer_id=producer, producer_epoch=state.epoch, is_bumped=False, waiter=_Client()
+        )
         self._took(offset)
 
     def _took(self, offset: Offset) -> None:
         """Remember the batch that now lies at `offset`."""
         found = self.log.read(offset, 1, self.log.end)
-        data = found.perform(self.disk) if isinstance(found, ColdRead) else b"".join(found[0])
+        data = found.load_unchecked(self.disk)
         ((header, batch),) = iterate_batches(bytes(data))
         assert header.base_offset == offset
         self.model.batches.append(bytes(batch))
 
     def _batch(
-        self,
-        producers: ProducerStates,
-        kinds: Sequence[str] = ("plain", "idempotent", "idempotent", "txn"),
+        self, producers: ProducerStates, kinds: Sequence[str] = ("plain", "idempotent", "idempotent", "txn")
     ) -> bytearray:
         choose = self.random
         self.clock.advance(choose.choice((0, 0.01, 1)))
@@ -448,10 +465,15 @@ class LogStory:
         body = bytes(encode_batch([Record(value=b"v", timestamp_ms=now_ms)])[HEADER_BYTES:])
         is_garbage = self.random.random() < 0.5
         return seal_batch(
-            b"\x01" * 30 if is_garbage else body, count=1, attributes=0, base_timestamp=now_ms,
-            max_timestamp=now_ms + (0 if is_garbage else 3000), producer_id=-1, producer_epoch=-1,
+            b"\x01" * 30 if is_garbage else body,
+            count=1,
+            attributes=0,
+            base_timestamp=now_ms,
+            max_timestamp=now_ms + (0 if is_garbage else 3000),
+            producer_id=-1,
+            producer_epoch=-1,
             base_sequence=-1,
-        )  # fmt: skip
+        )
 
     def retry(self) -> None:
         """Send a batch again: the answer tells of the one that is stored."""
@@ -462,8 +484,7 @@ class LogStory:
         state = self.log.producers.get(sent.producer_id)
         known = () if state is None else state.batches
         if not any(
-            (b.last_sequence, b.offset_delta) == (sent.last_sequence, sent.last_offset_delta)
-            for b in known
+            (b.last_sequence, b.offset_delta) == (sent.last_sequence, sent.last_offset_delta) for b in known
         ):
             return  # cut, or too long ago
         self.clock.advance(5)
@@ -483,9 +504,7 @@ class LogStory:
         record = Record(key=b"k", value=b"v", timestamp_ms=self.clock.wall_ms())
         batch = encode_batch([record], attributes=LOG_APPEND_TIME)
         try:
-            offset, _, _ = self.partition.append(
-                batch, acks=0, waiter=_Client(), pins_bytes=len(batch)
-            )
+            offset, _, _ = self.partition.append(batch, acks=0, waiter=_Client(), pins_bytes=len(batch))
         except InvalidTimestamp:
             return
         self._took(offset)
@@ -561,10 +580,16 @@ class LogStory:
         log = self.log
         before = Before(synced_end=log.synced_end, end_max=min(end_max, log.end), epochs=log.epochs)
         return open_log(
-            self.disk, DIRECTORY, clean=False, durable_mark=mark, start=self.model.start,
-            index_interval_bytes=self.config.index_interval_bytes, has_gaps=self.compacts,
-            before=before, watermark=self.model.watermark,
-        )  # fmt: skip
+            self.disk,
+            DIRECTORY,
+            clean=False,
+            durable_mark=mark,
+            start=self.model.start,
+            index_interval_bytes=self.config.index_interval_bytes,
+            has_gaps=self.compacts,
+            before=before,
+            watermark=self.model.watermark,
+        )
 
     def begin_anew(self) -> None:
         """Nothing of this log is in the leader's."""
@@ -609,9 +634,7 @@ class LogStory:
     def _all_that_is_old(self) -> Offset:
         """Where the log begins if every record that has a time is too old."""
         segments, log = self.log.segments, self.log
-        timed = [
-            h.base_offset for h in map(read_header, self.model.batches) if h.max_timestamp >= 0
-        ]
+        timed = [h.base_offset for h in map(read_header, self.model.batches) if h.max_timestamp >= 0]
         start = log.start
         for at, segment in enumerate(segments):
             following = segments[at + 1].base if at + 1 < len(segments) else log.end
@@ -637,12 +660,17 @@ class LogStory:
         if not self.compacts or not count:
             return
         work = Compaction(
-            disk=self.disk, segments=log.segments[:count], first_dirty=log.segments[0].base,
-            limit=log.segments[count].base, producers=log.producers.last_offsets(),
-            now_ms=self.clock.wall_ms(), delete_retention_ms=10**12,
+            disk=self.disk,
+            segments=log.segments[:count],
+            first_dirty=log.segments[0].base,
+            limit=log.segments[count].base,
+            producers=log.producers.last_offsets(),
+            now_ms=self.clock.wall_ms(),
+            delete_retention_ms=10**12,
             segment_bytes=self.config.segment_bytes,
-            index_interval_bytes=self.config.index_interval_bytes, key_bytes_max=10**9,
-        )  # fmt: skip
+            index_interval_bytes=self.config.index_interval_bytes,
+            key_bytes_max=10**9,
+        )
         self.model.compacted_to = max(self.model.compacted_to, log.segments[count].base)
         for _ in work.map_keys():
             pass
@@ -683,9 +711,7 @@ class LogStory:
         model.cut(log.end)
         assert log.end == model.end, "it does not end with a batch"
         producers, _ = model.producers()
-        self.open_transactions = {
-            p: None for p, _ in producers.items() if producers.is_in_transaction(p)
-        }
+        self.open_transactions = {p: None for p, _ in producers.items() if producers.is_in_transaction(p)}
 
     def check(self) -> None:
         self.settle()
@@ -723,8 +749,9 @@ class LogStory:
         found: list[bytes] = []
         for segment in self.log.segments if self.log.end > self.log.segments[0].base else ():
             file = segment.open(self.disk)
-            for header, at in walk(file, 0, file.size(), base=segment.base, check=True,
-                                   has_gaps=self.compacts):  # fmt: skip
+            for header, at in walk(
+                file, 0, file.size(), base=segment.base, check=True, has_gaps=self.compacts
+            ):
                 found.append(file.read(at, header.size))
         return found
 
@@ -737,8 +764,11 @@ class LogStory:
     def _check_times(self) -> None:
         search = TimeSearch.over(self.log, self.log.end)
         times = self.model.times()
-        wanted = [self.random.choice(times)[0].timestamp_ms + self.random.choice((-1, 0, 1))
-                  for _ in range(3) if times]  # fmt: skip
+        wanted = [
+            self.random.choice(times)[0].timestamp_ms + self.random.choice((-1, 0, 1))
+            for _ in range(3)
+            if times
+        ]
         for time_ms in wanted:
             first = next((found for found, _ in times if found.timestamp_ms >= time_ms), None)
             assert search.first_since(self.disk, time_ms) == first, f"first since {time_ms}"

@@ -71,9 +71,7 @@ class Network:
     # In the loop.
 
     async def _admit(self, node: NodeId) -> None:
-        async def connected(
-            caller: asyncio.StreamReader, answers: asyncio.StreamWriter
-        ) -> None:  # fmt: skip
+        async def connected(caller: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
             try:
@@ -154,9 +152,7 @@ class Network:
             requests.transport.abort()
 
 
-async def _pump(
-    source: asyncio.StreamReader, target: asyncio.StreamWriter, way: asyncio.Event
-) -> None:
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter, way: asyncio.Event) -> None:
     """Pass on what comes, its end included, while the way is open."""
     with suppress(OSError):
         while True:

@@ -15,10 +15,7 @@ from typing import Any
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 30.0
 
-TIDELOG = (
-    "import sys; sys.modules['hypothesis'] = None; "
-    "from tidelog.faces.cli import main; sys.exit(main())"
-)
+TIDELOG = "import sys; sys.modules['hypothesis'] = None; from tidelog.faces.cli import main; sys.exit(main())"
 """`tidelog` as users have it. kio would load hypothesis, and half of a start would be that."""
 
 
@@ -73,11 +70,20 @@ class NodeProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    sys.executable, "-c", TIDELOG, "start",
-                    "--data", str(self.data), "--kafka", f"127.0.0.1:{self._port}", *settings,
+                    sys.executable,
+                    "-c",
+                    TIDELOG,
+                    "start",
+                    "--data",
+                    str(self.data),
+                    "--kafka",
+                    f"127.0.0.1:{self._port}",
+                    *settings,
                 ],
-                stdout=subprocess.PIPE, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
 
     def wait_ready(self) -> None:
         """Wait until clients can connect."""

@@ -52,12 +52,15 @@ class Nodes:
             node: NodeProcess(
                 directory / f"node-{node}",
                 {
-                    "http": "", "node.id": node, "quorum": quorum,
-                    "peer": f"{HOST}:{listener_port[node]}", **(settings or {}),
+                    "http": "",
+                    "node.id": node,
+                    "quorum": quorum,
+                    "peer": f"{HOST}:{listener_port[node]}",
+                    **(settings or {}),
                 },
             )
             for node in self.network.nodes
-        }  # fmt: skip
+        }
         self.frozen: set[NodeId] = set()
 
     def __enter__(self) -> Self:
@@ -140,11 +143,13 @@ class Nodes:
         parts = sorted(found.partitions, key=lambda part: part.partition_index)
         return [
             PartitionView(
-                leader=part.leader_id, epoch=part.leader_epoch, replicas=tuple(part.replica_nodes),
+                leader=part.leader_id,
+                epoch=part.leader_epoch,
+                replicas=tuple(part.replica_nodes),
                 in_sync=frozenset(part.isr_nodes),
             )
             for part in parts
-        ]  # fmt: skip
+        ]
 
     def partition(self, topic: str, number: int = 0, via: NodeId | None = None) -> PartitionView:
         return self.partitions(topic, via)[number]
@@ -154,9 +159,7 @@ class Nodes:
         return {broker.node_id for broker in self.ask(Api.METADATA, 8, {"topics": []}, via).brokers}
 
     def controller(self, via: NodeId | None = None) -> NodeId:
-        fields = {
-            "topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
-        }
+        fields = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
         answer = self.ask(Api.DESCRIBE_QUORUM, 0, fields, via)
         return int(answer.topics[0].partitions[0].leader_id)
 
@@ -236,8 +239,7 @@ class Nodes:
         # A leader may hear that it leads a moment before it can.
         self.until(
             lambda: all(
-                self.watermark(topic, number) is not None
-                for number in range(len(self.partitions(topic)))
+                self.watermark(topic, number) is not None for number in range(len(self.partitions(topic)))
             ),
             f"some leader of {topic} does not lead yet",
         )

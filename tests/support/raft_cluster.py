@@ -162,12 +162,7 @@ class Cluster(World):
             node = self._some()
             dead = sum(self._is_impaired(v) for v in raft.voters)
             bearable = dead + 1 <= len(raft.voters) - raft.voters.majority
-            if (
-                raft.leads
-                and raft.log.are_voters_committed
-                and bearable
-                and not self._is_changing()
-            ):
+            if raft.leads and raft.log.are_voters_committed and bearable and not self._is_changing():
                 self.crash(node)
                 self.wipe(node)
                 self._later(self.chance.random(), self._start, node)
@@ -258,9 +253,7 @@ class Cluster(World):
         leader = self.serving()
         assert leader is not None and leader.raft is not None
         epoch = leader.raft.epoch
-        live = [
-            self.nodes[v.key.id] for v in leader.raft.voters if self.nodes[v.key.id].key == v.key
-        ]
+        live = [self.nodes[v.key.id] for v in leader.raft.voters if self.nodes[v.key.id].key == v.key]
         if len(live) <= leader.raft.voters.majority:
             return
         lonely = self.chance.choice([node for node in live if node is not leader])

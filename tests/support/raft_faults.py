@@ -17,7 +17,7 @@ from tidelog.raft.follower import Following
 from tidelog.raft.leader import Leading
 from tidelog.raft.logview import LogView
 from tidelog.raft.messages import Effect, ElectionState, Fetch, SnapshotId
-from tidelog.raft.state import Member
+from tidelog.raft.state import RaftMember
 
 
 def forget_votes(patch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,7 @@ def commit_older_epochs_by_counting(patch: pytest.MonkeyPatch) -> None:
 def ignore_history(patch: pytest.MonkeyPatch) -> None:
     """Logs are compared by their ends alone."""
 
-    def compare(
-        self: LogView, offset: Offset, last_epoch: Epoch
-    ) -> tuple[Epoch, Offset] | SnapshotId | None:
+    def compare(self: LogView, offset: Offset, last_epoch: Epoch) -> tuple[Epoch, Offset] | SnapshotId | None:
         if offset < self.start:
             return self.snapshot
         return None if offset <= self.end else (self.last_epoch, self.end)
@@ -149,9 +147,7 @@ def vote_by_what_is_left(patch: pytest.MonkeyPatch) -> None:
     """A voter whose disk lost what it had acknowledged judges candidates by the rest."""
     patch.setattr(LogView, "is_whole", True)
     patch.setattr(
-        LogView,
-        "is_ahead_of",
-        lambda self, last_epoch, end: (self.last_epoch, self.end) > (last_epoch, end),
+        LogView, "is_ahead_of", lambda self, last_epoch, end: (self.last_epoch, self.end) > (last_epoch, end)
     )
 
 
@@ -161,7 +157,7 @@ def believe_only_the_leader_where_it_is(patch: pytest.MonkeyPatch) -> None:
 
     def distrust(
         self: Following,
-        member: Member,
+        member: RaftMember,
         *,
         leader: NodeId,
         now: float,
@@ -222,13 +218,27 @@ UNDONE = "no leader asks to undo what is committed"
 FAULTS = [
     _fault(forget_votes, VOTE, LEADER, crash=8.0, slow=0.3, cut=2.0, resign=2.0),
     _fault(
-        keep_name_of_wiped_disk, VOTE, LEADER, COMPLETE, MAJORITY, "a durable epoch never falls",
-        wipe=4.0, crash=0.5,
+        keep_name_of_wiped_disk,
+        VOTE,
+        LEADER,
+        COMPLETE,
+        MAJORITY,
+        "a durable epoch never falls",
+        wipe=4.0,
+        crash=0.5,
     ),
     _fault(campaign_without_asking, "an isolated voter that returns disturbs nobody"),
     _fault(
-        commit_older_epochs_by_counting, COMPLETE, ONE_LOG, TRUNCATED,
-        crash=6.0, cut=0.0, resign=2.0, stall=0.4, slow=0.0, write=20.0,
+        commit_older_epochs_by_counting,
+        COMPLETE,
+        ONE_LOG,
+        TRUNCATED,
+        crash=6.0,
+        cut=0.0,
+        resign=2.0,
+        stall=0.4,
+        slow=0.0,
+        write=20.0,
     ),
     _fault(ignore_history, ONE_LOG, MAJORITY, COMPLETE),
     _fault(truncate_to_own_watermark, TRUNCATED),
@@ -236,14 +246,21 @@ FAULTS = [
     _fault(count_a_removed_leader, MAJORITY, change=4.0),
     _fault(change_voters_twice_at_once, COMPLETE, ONE_LOG, LEADER, nodes=5, change=8.0, cut=3.0),
     _fault(
-        keep_voters_of_truncated_records, "the newest set in the log counts",
-        nodes=5, change=6.0, cut=3.0,
+        keep_voters_of_truncated_records, "the newest set in the log counts", nodes=5, change=6.0, cut=3.0
     ),
     _fault(lead_on_after_a_restart, "a process leads only epochs that it opened"),
     _fault(vote_for_shorter_logs, COMPLETE),
     _fault(vote_by_what_is_left, COMPLETE, ONE_LOG, TRUNCATED, UNDONE, rot=4.0, crash=1.0),
     _fault(
-        believe_only_the_leader_where_it_is, "a healed quorum commits, and everybody learns it",
-        change=3.0, wipe=1.0, crash=2.0, resign=2.0, cut=0.0, loss=0.0, slow=0.0, stall=0.0,
+        believe_only_the_leader_where_it_is,
+        "a healed quorum commits, and everybody learns it",
+        change=3.0,
+        wipe=1.0,
+        crash=2.0,
+        resign=2.0,
+        cut=0.0,
+        loss=0.0,
+        slow=0.0,
+        stall=0.0,
     ),
-]  # fmt: skip
+]

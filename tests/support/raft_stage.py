@@ -283,8 +283,7 @@ class Stage:
                 before, disk.state = disk.state, effect.state
                 is_new = (before.epoch, before.voted) != (effect.state.epoch, effect.state.voted)
                 if effect.state.voted is not None and is_new:
-                    self._tell(f"{node} notes its vote for {effect.state.voted}"
-                               f" in {effect.state.epoch}")  # fmt: skip
+                    self._tell(f"{node} notes its vote for {effect.state.voted} in {effect.state.epoch}")
             case Send():
                 self._send(node, effect.to, effect.request)
             case Reply():

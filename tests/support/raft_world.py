@@ -195,12 +195,7 @@ class World:
     machine: type[Raft] = Raft
 
     def __init__(
-        self,
-        seed: int,
-        *,
-        nodes: int | None = None,
-        trace: bool = False,
-        swarm: Swarm | None = None,
+        self, seed: int, *, nodes: int | None = None, trace: bool = False, swarm: Swarm | None = None
     ) -> None:
         self.seed = seed
         self.chance = chance = random.Random(seed)

@@ -53,13 +53,24 @@ class Replicas:
         self.disk.sync_everything(ROOT)
         settings = TopicConfig(**config)
         state = open_log(
-            self.disk, path, clean=False, durable_mark=0, start=0,
+            self.disk,
+            path,
+            clean=False,
+            durable_mark=0,
+            start=0,
             index_interval_bytes=settings.index_interval_bytes,
-        )  # fmt: skip
+        )
         self.partitions[number] = Partition(
-            name=TopicPartition("tide", number), topic_id=TOPIC, me=self.me, config=settings,
-            path=path, state=state, host=self.host, rounds=self.rounds, budget=self.budget,
-        )  # fmt: skip
+            name=TopicPartition("tide", number),
+            topic_id=TOPIC,
+            me=self.me,
+            config=settings,
+            path=path,
+            state=state,
+            host=self.host,
+            rounds=self.rounds,
+            budget=self.budget,
+        )
         return self.partitions[number]
 
     # As the broker's.
@@ -84,9 +95,7 @@ class Member:
         self.gone: list[Any] = []
         topic = SimpleNamespace(id=TOPIC)
         partition = SimpleNamespace(eligible=frozenset())
-        places = {
-            at: SimpleNamespace(topic=topic, number=at, partition=partition) for at in cluster_ids
-        }
+        places = {at: SimpleNamespace(topic=topic, number=at, partition=partition) for at in cluster_ids}
         self.metadata = SimpleNamespace(image=SimpleNamespace(places=places))
 
     def handle(self, kind: type, handler: Any) -> None:

@@ -105,14 +105,19 @@ class Stage:
             if broker.is_alive:
                 self._resign(broker)
         leader.leader = Leader(
-            me=leader.node, epoch=int(epoch), log_end=leader.end, held=leader.synced,
-            high_watermark=min(leader.watermark, leader.end), in_sync=members,
-            replicas=self._brokers, partition_epoch=self._partition_epoch,
-            min_in_sync=self._needs, now=self.now,
-        )  # fmt: skip
+            me=leader.node,
+            epoch=int(epoch),
+            log_end=leader.end,
+            held=leader.synced,
+            high_watermark=min(leader.watermark, leader.end),
+            in_sync=members,
+            replicas=self._brokers,
+            partition_epoch=self._partition_epoch,
+            min_in_sync=self._needs,
+            now=self.now,
+        )
         self._tell(
-            f"{node} leads {epoch} from {leader.end} on, watermark {leader.shown}, "
-            f"in sync {_names(members)}"
+            f"{node} leads {epoch} from {leader.end} on, watermark {leader.shown}, in sync {_names(members)}"
         )
         for broker in self._brokers.values():
             if broker is not leader and broker.is_alive:
@@ -141,9 +146,7 @@ class Stage:
         broker.is_alive, broker.life = True, broker.life + 1
         assert leader.leader is not None
         broker.follower = Follower(epoch=leader.leader.epoch, leader=leader.node)
-        self._tell(
-            f"{node} follows {leader.node} in {leader.leader.epoch}, its log is {_of(broker)}"
-        )
+        self._tell(f"{node} follows {leader.node} in {leader.leader.epoch}, its log is {_of(broker)}")
 
     def _do_wait(self, seconds: str) -> None:
         self.now += float(seconds)
@@ -155,9 +158,7 @@ class Stage:
         leader = broker.leader
         assert leader is not None, "only leaders write"
         broker.log += [leader.epoch] * int(count)
-        self._tell(
-            f"{node} appends {broker.end - int(count)}..{broker.end} of epoch {leader.epoch}"
-        )
+        self._tell(f"{node} appends {broker.end - int(count)}..{broker.end} of epoch {leader.epoch}")
         if not leader.wait_committed(broker.end, Waiting(broker.end)):
             self._tell(f"{node} keeps the producer of ..{broker.end} waiting")
         leader.written(broker.end)
@@ -211,8 +212,7 @@ class Stage:
         there = self._brokers[follower.leader]
         offset, last_epoch = broker.end, broker.epochs.latest
         self._tell(
-            f"{broker.node}->{there.node} from {offset} in {follower.epoch}? (my last epoch: "
-            f"{last_epoch})"
+            f"{broker.node}->{there.node} from {offset} in {follower.epoch}? (my last epoch: {last_epoch})"
         )
         leader = there.leader
         if leader is None or leader.epoch != follower.epoch:
@@ -235,9 +235,7 @@ class Stage:
         self._sync(broker)
 
     def _cut(self, broker: _Broker, follower: Follower, found: tuple[Epoch, Offset]) -> None:
-        change = follower.differs(
-            found[0], found[1], mine=broker.epochs, start=0, log_end=broker.end
-        )
+        change = follower.differs(found[0], found[1], mine=broker.epochs, start=0, log_end=broker.end)
         match change:
             case Cut():
                 self._tell(f"{broker.node} cuts {change.end}..{broker.end}")

@@ -330,9 +330,8 @@ def test_a_cluster_that_nobody_stops_ends_with_its_process():
         "print(cluster.directory, flush=True)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
 
     assert not Path(done.stdout.strip()).exists()
     assert done.stderr == ""

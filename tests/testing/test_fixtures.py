@@ -44,12 +44,26 @@ def run(project: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     """pytest on a project that is not ours: no settings of ours, and warnings are errors."""
     return subprocess.run(
         [
-            sys.executable, "-W", "error", "-m", "pytest", str(project), "-q", *options,
-            "-p", "no:cacheprovider", "-p", "no:schemathesis",
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "pytest",
+            str(project),
+            "-q",
+            *options,
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:schemathesis",
         ],
-        capture_output=True, text=True, timeout=SECONDS_MAX, check=False, cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+        cwd=ROOT,
         env={**os.environ, "PYTEST_ADDOPTS": ""},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.slow

@@ -64,8 +64,7 @@ def test_yaml_may_be_nested_or_flat(kind):
     text = {
         "nested": "log: {retention: {mode: hybrid, records: 5}}\nnum: {partitions: 3}",
         "flat": "log.retention.mode: hybrid\nlog.retention.records: 5\nnum.partitions: 3",
-        "with underscores": "log_retention_mode: hybrid\nlog: {retention_records: 5}\n"
-        "num_partitions: 3",
+        "with underscores": "log_retention_mode: hybrid\nlog: {retention_records: 5}\nnum_partitions: 3",
     }[kind]
 
     config = node_config(flatten(yaml.safe_load(text)))
@@ -103,9 +102,13 @@ def test_a_misspelt_setting_of_the_environment_is_refused_with_the_right_name(va
 
 def test_variables_of_commands_and_of_kubernetes_are_no_settings():
     others = {
-        "TIDELOG_SERVICE_HOST", "TIDELOG_SERVICE_PORT", "TIDELOG_PORT", "TIDELOG_PORT_9092_TCP",
-        "TIDELOG_PORT_9092_TCP_ADDR", *OTHER_VARIABLES,
-    }  # fmt: skip
+        "TIDELOG_SERVICE_HOST",
+        "TIDELOG_SERVICE_PORT",
+        "TIDELOG_PORT",
+        "TIDELOG_PORT_9092_TCP",
+        "TIDELOG_PORT_9092_TCP_ADDR",
+        *OTHER_VARIABLES,
+    }
 
     assert from_environment(dict.fromkeys(others, "x")) == {}
 
@@ -188,18 +191,41 @@ def test_a_choice_that_is_not_offered_is_refused_with_what_to_do_instead():
 
 def test_every_topic_config_of_kafka_4_is_known():
     kafka = {
-        "cleanup.policy", "compression.gzip.level", "compression.lz4.level", "compression.type",
-        "compression.zstd.level", "delete.retention.ms", "file.delete.delay.ms", "flush.messages",
-        "flush.ms", "follower.replication.throttled.replicas", "index.interval.bytes",
-        "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms",
-        "max.compaction.lag.ms", "max.message.bytes", "message.downconversion.enable",
-        "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
-        "message.timestamp.type", "min.cleanable.dirty.ratio", "min.compaction.lag.ms",
-        "min.insync.replicas", "preallocate", "remote.log.copy.disable",
-        "remote.log.delete.on.disable", "remote.storage.enable", "retention.bytes", "retention.ms",
-        "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms",
+        "cleanup.policy",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "index.interval.bytes",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
+        "max.compaction.lag.ms",
+        "max.message.bytes",
+        "message.downconversion.enable",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.type",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "preallocate",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
         "unclean.leader.election.enable",
-    }  # fmt: skip
+    }
 
     own = {"durability", "failover.mode", "kv.view", "retention.mode", "retention.records"}
     assert set(TOPIC_SETTINGS) == kafka | own
@@ -236,16 +262,9 @@ def test_a_minimum_that_was_set_counts_as_far_as_there_are_replicas(wanted, repl
             {"log.durability": "replicated", "log.flush.ms": 1000},
             "log.flush.ms is 1000, which is not kept while log.durability is 'replicated'",
         ),
+        ({"log.retention.mode": "hybrid"}, "log.retention.records is -1, so the other would never count"),
         (
-            {"log.retention.mode": "hybrid"},
-            "log.retention.records is -1, so the other would never count",
-        ),
-        (
-            {
-                "log.retention.mode": "hybrid",
-                "log.retention.records": 1,
-                "log.retention.ms": -1,
-            },
+            {"log.retention.mode": "hybrid", "log.retention.records": 1, "log.retention.ms": -1},
             "log.retention.ms is -1, so the other would never count",
         ),
     ],

@@ -244,9 +244,10 @@ def test_a_copy_of_a_database_is_what_it_was_and_has_no_name(tmp_path, kind):
     checked = []
 
     databases.copy(
-        database.writer, root / "one.copy",
+        database.writer,
+        root / "one.copy",
         lambda copy: checked.append(copy.execute("SELECT n FROM t").fetchall()),
-    )  # fmt: skip
+    )
     database.writer.execute("INSERT INTO t VALUES (8)")
     with databases.seize(root / "one.copy") as file:
         data = file.read()

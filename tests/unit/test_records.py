@@ -7,12 +7,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.errors import (
-    CorruptMessage,
-    InvalidRecord,
-    UnsupportedCompression,
-    UnsupportedForMessageFormat,
-)
+from tidelog.errors import CorruptMessage, InvalidRecord, UnsupportedCompression, UnsupportedForMessageFormat
 from tidelog.model import NO_PRODUCER
 from tidelog.records import (
     CONTROL,
@@ -59,11 +54,14 @@ RECORDS = st.lists(
 def numbered(records, base_offset):
     return [
         Record(
-            key=r.key, value=r.value, headers=r.headers, timestamp_ms=r.timestamp_ms,
+            key=r.key,
+            value=r.value,
+            headers=r.headers,
+            timestamp_ms=r.timestamp_ms,
             offset=base_offset + number,
         )
         for number, r in enumerate(records)
-    ]  # fmt: skip
+    ]
 
 
 def reseal(batch):
@@ -88,11 +86,7 @@ def altered(batch, form, at, value):
 # Round trips.
 
 
-@given(
-    records=RECORDS,
-    codec=st.sampled_from(Codec),
-    base_offset=st.integers(min_value=0, max_value=2**40),
-)
+@given(records=RECORDS, codec=st.sampled_from(Codec), base_offset=st.integers(min_value=0, max_value=2**40))
 def test_records_come_back_as_they_went_in_with_every_codec(records, codec, base_offset):
     batch = encode_batch(records, codec=codec, base_offset=base_offset)
 

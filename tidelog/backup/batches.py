@@ -13,14 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 from tidelog.log.index import RELATIVE_MAX
-from tidelog.model import (
-    NO_EPOCH,
-    NO_PRODUCER,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    ONCE_PRODUCER_MIN,
-    Offset,
-)
+from tidelog.model import NO_EPOCH, NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, ONCE_PRODUCER_MIN, Offset
 from tidelog.records import (
     CRC_AT,
     CRC_FROM,
@@ -44,9 +37,11 @@ def restorable(header: BatchHeader, batch: Buffer) -> Buffer:
         return batch
     plain = bytearray(batch)
     header = header._replace(
-        attributes=header.attributes & ~TRANSACTIONAL, producer_id=NO_PRODUCER,
-        producer_epoch=NO_EPOCH, base_sequence=NO_SEQUENCE,
-    )  # fmt: skip
+        attributes=header.attributes & ~TRANSACTIONAL,
+        producer_id=NO_PRODUCER,
+        producer_epoch=NO_EPOCH,
+        base_sequence=NO_SEQUENCE,
+    )
     HEADER.pack_into(plain, 0, *header)
     _seal(plain)
     return plain
@@ -58,9 +53,22 @@ def fillers(start: Offset, end: Offset, time_ms: int) -> Iterator[bytes]:
         count = min(end - start, FILLER_OFFSETS_MAX)
         batch = bytearray(HEADER_BYTES)
         HEADER.pack_into(
-            batch, 0, start, HEADER_BYTES - PREFIX_BYTES, NO_EPOCH, MAGIC, 0, 0, count - 1,
-            time_ms, time_ms, NO_PRODUCER, NO_EPOCH, NO_SEQUENCE, 0,
-        )  # fmt: skip
+            batch,
+            0,
+            start,
+            HEADER_BYTES - PREFIX_BYTES,
+            NO_EPOCH,
+            MAGIC,
+            0,
+            0,
+            count - 1,
+            time_ms,
+            time_ms,
+            NO_PRODUCER,
+            NO_EPOCH,
+            NO_SEQUENCE,
+            0,
+        )
         _seal(batch)
         yield bytes(batch)
         start += count

@@ -71,9 +71,7 @@ class ChunkWriter:
     def records(self) -> int:
         return self._records + sum(chunk.records for chunk in self.chunks)
 
-    def take(
-        self, data: bytes, aborted: Sequence[tuple[ProducerId, Offset]], *, end: Offset
-    ) -> None:
+    def take(self, data: bytes, aborted: Sequence[tuple[ProducerId, Offset]], *, end: Offset) -> None:
         """Write what is committed of fetched batches, up to the offset `end`."""
         for header, batch in committed_batches(data, aborted):
             if header.base_offset >= end:
@@ -104,10 +102,15 @@ class ChunkWriter:
             self._output.finish()
             self.chunks.append(
                 Chunk(
-                    start=self._start, end=self._end, file=self._name, bytes=self._bytes,
-                    sha256=self._hash.hexdigest(), batches=self._batches, records=self._records,
+                    start=self._start,
+                    end=self._end,
+                    file=self._name,
+                    bytes=self._bytes,
+                    sha256=self._hash.hexdigest(),
+                    batches=self._batches,
+                    records=self._records,
                 )
-            )  # fmt: skip
+            )
         elif self._end > self._start:
             self.chunks.append(Chunk(start=self._start, end=self._end))
         self._output, self._start = None, self._end

@@ -13,14 +13,7 @@ from typing import Final
 
 from tidelog.backup.problems import Differs
 from tidelog.model import Offset
-from tidelog.records import (
-    HEADER_BYTES,
-    TRANSACTIONAL,
-    BatchHeader,
-    Record,
-    decode_batch,
-    iterate_batches,
-)
+from tidelog.records import HEADER_BYTES, TRANSACTIONAL, BatchHeader, Record, decode_batch, iterate_batches
 
 _FIELDS: Final = ("key", "value", "headers", "timestamp_ms")
 
@@ -130,14 +123,16 @@ class Comparison:
 
 def _are_same(one: tuple[BatchHeader, memoryview], other: tuple[BatchHeader, memoryview]) -> bool:
     """Whether two batches hold the same records at the same offsets and times."""
-    return (
-        _shape(one[0]) == _shape(other[0])
-        and one[1][HEADER_BYTES:] == other[1][HEADER_BYTES:]
-    )  # fmt: skip
+    return _shape(one[0]) == _shape(other[0]) and one[1][HEADER_BYTES:] == other[1][HEADER_BYTES:]
 
 
 def _shape(header: BatchHeader) -> tuple[int, ...]:
     return (
-        header.base_offset, header.length, header.attributes & ~TRANSACTIONAL,
-        header.last_offset_delta, header.base_timestamp, header.max_timestamp, header.record_count,
-    )  # fmt: skip
+        header.base_offset,
+        header.length,
+        header.attributes & ~TRANSACTIONAL,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.record_count,
+    )

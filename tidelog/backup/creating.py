@@ -24,8 +24,8 @@ from typing import Final
 
 import tidelog
 from tidelog.backup import chunks, manifest
-from tidelog.backup.asking import BackupClient, Connect, TopicNow
 from tidelog.backup.chunks import ChunkWriter
+from tidelog.backup.cluster_requests import BackupClient, Connect, TopicNow
 from tidelog.backup.manifest import GroupBackup, Manifest, PartitionBackup, TopicBackup
 from tidelog.backup.planning import Before, Share, plan
 from tidelog.backup.problems import BackupError, Damaged
@@ -124,9 +124,7 @@ def find_manifest(storage: Storage, backup: str | None) -> Manifest:
     if damaged and not found:
         raise damaged[-1]
     if not found:
-        raise BackupError(
-            f"{storage.location} has no backup; make one with `tidelog backup create`"
-        )
+        raise BackupError(f"{storage.location} has no backup; make one with `tidelog backup create`")
     newest = found[-1].id
     for error in damaged:
         if _moment(error.backup) >= _moment(newest):
@@ -163,9 +161,7 @@ async def create(
         if not damaged:
             await in_thread(remove_orphans, storage, found, taken_ms)
         try:
-            made = await _make(
-                partial(connect, bootstrap), storage, wish, run, found, on_progress, now_ms
-            )
+            made = await _make(partial(connect, bootstrap), storage, wish, run, found, on_progress, now_ms)
         except BaseException:
             _abandon(storage, run)
             raise
@@ -173,9 +169,12 @@ async def create(
         if wish.keep and not damaged:
             removed = await in_thread(prune, storage, [*found, made], wish.keep)
     return Created(
-        manifest=made, new_bytes=run.progress.bytes, new_records=run.progress.records,
-        seconds=time.monotonic() - began, removed=removed,
-    )  # fmt: skip
+        manifest=made,
+        new_bytes=run.progress.bytes,
+        new_records=run.progress.records,
+        seconds=time.monotonic() - began,
+        removed=removed,
+    )
 
 
 def _abandon(storage: Storage, run: _Run) -> None:
@@ -219,10 +218,16 @@ async def _make(
     same = {topic.name for topic in kept if ids.get(topic.name) == topic.id}
     run.notes += _note_others(groups, {topic.name for topic in kept} - same)
     made = Manifest(
-        id=run.id, made_by=f"tidelog {tidelog.__version__}", cluster_id=cluster.cluster_id,
-        parent=found[-1].id if found else None, taken_ms=run.taken_ms, finished_ms=now_ms(),
-        topics=tuple(kept), groups=_groups_of(groups, same), notes=tuple(run.notes),
-    )  # fmt: skip
+        id=run.id,
+        made_by=f"tidelog {tidelog.__version__}",
+        cluster_id=cluster.cluster_id,
+        parent=found[-1].id if found else None,
+        taken_ms=run.taken_ms,
+        finished_ms=now_ms(),
+        topics=tuple(kept),
+        groups=_groups_of(groups, same),
+        notes=tuple(run.notes),
+    )
     wrong = manifest.gaps(made)
     assert not wrong, wrong
     await in_thread(_write_manifest, storage, made)
@@ -242,9 +247,7 @@ async def _look_at_topics(client: BackupClient, wish: Wish, run: _Run) -> list[T
     return topics
 
 
-async def _before(
-    client: BackupClient, topic: TopicNow, found: Sequence[Manifest]
-) -> dict[int, Before]:
+async def _before(client: BackupClient, topic: TopicNow, found: Sequence[Manifest]) -> dict[int, Before]:
     """The newest backup of each partition of a topic."""
     for one in reversed(found):
         if (known := one.topic(topic.name)) is not None:
@@ -261,23 +264,18 @@ async def _before(
             raise
         return {}  # who copies it will see
     return {
-        number: Before(
-            topic_id=known.id, taken_ms=one.taken_ms, partition=part, kept_end=ends.get(number)
-        )
+        number: Before(topic_id=known.id, taken_ms=one.taken_ms, partition=part, kept_end=ends.get(number))
         for number, part in there.items()
     }
 
 
-def _plan_topic(
-    topic: TopicNow, before: dict[int, Before], run: _Run
-) -> dict[TopicPartition, Share]:
+def _plan_topic(topic: TopicNow, before: dict[int, Before], run: _Run) -> dict[TopicPartition, Share]:
     shares = {}
     reasons: dict[str, list[int]] = {}
     for number, now in topic.logs.items():
         share = plan(
-            topic.id, now, before.get(number), tombstones_ms=topic.tombstones_ms,
-            now_ms=run.taken_ms,
-        )  # fmt: skip
+            topic.id, now, before.get(number), tombstones_ms=topic.tombstones_ms, now_ms=run.taken_ms
+        )
         shares[TopicPartition(topic.name, number)] = share
         if share.why_anew is not None:
             reasons.setdefault(share.why_anew, []).append(number)
@@ -302,10 +300,13 @@ def _note_tombstones(topics: Sequence[TopicNow], run: _Run, now_ms: int) -> None
 
 def _topic_backup(topic: TopicNow, partitions: Sequence[PartitionBackup]) -> TopicBackup:
     return TopicBackup(
-        name=topic.name, id=topic.id, replication=topic.replication,
-        is_internal=topic.is_internal, configs=dict(topic.configs),
+        name=topic.name,
+        id=topic.id,
+        replication=topic.replication,
+        is_internal=topic.is_internal,
+        configs=dict(topic.configs),
         partitions=tuple(sorted(partitions, key=lambda one: one.partition)),
-    )  # fmt: skip
+    )
 
 
 def _note_others(groups: Sequence[GroupBackup], names: Set[str]) -> list[str]:
@@ -320,9 +321,7 @@ def _note_others(groups: Sequence[GroupBackup], names: Set[str]) -> list[str]:
 def _groups_of(groups: Sequence[GroupBackup], names: Set[str]) -> tuple[GroupBackup, ...]:
     """What groups have committed for these topics."""
     found = (
-        GroupBackup(
-            group=one.group, offsets=tuple(each for each in one.offsets if each.topic in names)
-        )
+        GroupBackup(group=one.group, offsets=tuple(each for each in one.offsets if each.topic in names))
         for one in groups
     )
     return tuple(one for one in found if one.offsets)
@@ -381,9 +380,13 @@ class _Copying:
     ) -> PartitionBackup | None:
         for _ in range(TRIES):
             writer = ChunkWriter(
-                self._storage, topic.id, place.partition, share.read_from, self._run.id,
+                self._storage,
+                topic.id,
+                place.partition,
+                share.read_from,
+                self._run.id,
                 bytes_max=self._wish.chunk_bytes,
-            )  # fmt: skip
+            )
             self._run.writers.append(writer)
             try:
                 has_gaps = await self._read(client, place, share.read_from, share.end, writer)
@@ -391,9 +394,12 @@ class _Copying:
                     share = await self._read_on(client, place, share, writer)
                 new = await in_thread(writer.finish, share.end)
                 return PartitionBackup(
-                    partition=place.partition, start=share.start, end=share.end,
-                    epoch=share.epoch, chunks=(*share.kept, *new),
-                )  # fmt: skip
+                    partition=place.partition,
+                    start=share.start,
+                    end=share.end,
+                    epoch=share.epoch,
+                    chunks=(*share.kept, *new),
+                )
             except Missing as missing:
                 if missing.first <= missing.wanted:
                     raise BackupError(
@@ -407,9 +413,7 @@ class _Copying:
                 await in_thread(writer.abandon)
                 self._gone.add(place.topic)
                 return None
-        raise BackupError(
-            f"{place}: records are deleted faster than they can be read; raise its retention"
-        )
+        raise BackupError(f"{place}: records are deleted faster than they can be read; raise its retention")
 
     async def _read_on(
         self, client: BackupClient, place: TopicPartition, share: Share, writer: ChunkWriter
@@ -431,12 +435,7 @@ class _Copying:
         return share
 
     async def _read(
-        self,
-        client: BackupClient,
-        place: TopicPartition,
-        position: Offset,
-        end: Offset,
-        writer: ChunkWriter,
+        self, client: BackupClient, place: TopicPartition, position: Offset, end: Offset, writer: ChunkWriter
     ) -> bool:
         """Read all records from an offset to another; whether some offsets had none."""
         reader = SliceReader(

@@ -8,7 +8,7 @@ Rule 2: a restore lets topics go when everything is in its place. So one that is
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tidelog.backup.asking import BackupClient
+from tidelog.backup.cluster_requests import BackupClient
 from tidelog.backup.manifest import TopicBackup
 from tidelog.backup.problems import BackupError
 from tidelog.client.admin import Resource

@@ -123,9 +123,7 @@ class _Version(msgspec.Struct):
 
 def encode(manifest: Manifest) -> bytes:
     body = msgspec.json.encode(manifest)
-    return msgspec.json.encode(
-        _File(sha256=hashlib.sha256(body).hexdigest(), manifest=msgspec.Raw(body))
-    )
+    return msgspec.json.encode(_File(sha256=hashlib.sha256(body).hexdigest(), manifest=msgspec.Raw(body)))
 
 
 def decode(data: bytes, what: str) -> Manifest:
@@ -136,9 +134,7 @@ def decode(data: bytes, what: str) -> Manifest:
             raise Damaged(f"{what}: its checksum does not match; it was changed or is damaged")
         version = msgspec.json.decode(file.manifest, type=_Version).version
         if version != VERSION:
-            raise Damaged(
-                f"{what} has version {version}, this program reads {VERSION}; use a newer one"
-            )
+            raise Damaged(f"{what} has version {version}, this program reads {VERSION}; use a newer one")
         manifest = msgspec.json.decode(file.manifest, type=Manifest)
         for name in (manifest.id, *sorted(manifest.files)):
             if not is_inside(name) or name.startswith(f"{FOLDER}/"):
@@ -150,9 +146,7 @@ def decode(data: bytes, what: str) -> Manifest:
 
 def is_inside(name: str) -> bool:
     """Whether a name leads to a file below the directory that it is looked up in, everywhere."""
-    return not any(
-        part in ("", ".", "..") or any(c in part for c in "\\:\0") for part in name.split("/")
-    )
+    return not any(part in ("", ".", "..") or any(c in part for c in "\\:\0") for part in name.split("/"))
 
 
 def gaps(manifest: Manifest) -> list[str]:

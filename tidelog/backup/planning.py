@@ -53,19 +53,12 @@ class Share:
 
 
 def plan(
-    topic_id: str,
-    now: LogNow,
-    before: Before | None,
-    *,
-    tombstones_ms: int | None,
-    now_ms: int,
+    topic_id: str, now: LogNow, before: Before | None, *, tombstones_ms: int | None, now_ms: int
 ) -> Share:
     """What to take of a partition. `tombstones_ms`: how long its log keeps them, if compacted."""
     why = None if before is None else _why_anew(topic_id, now, before, tombstones_ms, now_ms)
     if before is None or why is not None:
-        return Share(
-            start=now.start, end=now.end, epoch=now.epoch, read_from=now.start, why_anew=why
-        )
+        return Share(start=now.start, end=now.end, epoch=now.epoch, read_from=now.start, why_anew=why)
     kept = tuple(chunk for chunk in before.partition.chunks if chunk.end > now.start)
     read_from = before.partition.end if kept else now.start
     return Share(start=now.start, end=now.end, epoch=now.epoch, kept=kept, read_from=read_from)
@@ -86,7 +79,6 @@ def _why_anew(
         )
     if tombstones_ms is not None and now_ms - before.taken_ms >= tombstones_ms:
         return (
-            "the last backup is older than delete.retention.ms, so deletions since then may be "
-            "compacted away"
+            "the last backup is older than delete.retention.ms, so deletions since then may be compacted away"
         )
     return None

@@ -17,24 +17,12 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from tidelog.backup.asking import BackupClient, Connect
 from tidelog.backup.batches import without_holes
 from tidelog.backup.chunks import batches_of, read_chunk
+from tidelog.backup.cluster_requests import BackupClient, Connect
 from tidelog.backup.comparing import Comparison
-from tidelog.backup.existing import (
-    HOLD,
-    already_there,
-    is_unused,
-    look_at_begun,
-    other_partitions,
-)
-from tidelog.backup.manifest import (
-    GroupBackup,
-    GroupOffset,
-    Manifest,
-    PartitionBackup,
-    TopicBackup,
-)
+from tidelog.backup.existing import HOLD, already_there, is_unused, look_at_begun, other_partitions
+from tidelog.backup.manifest import GroupBackup, GroupOffset, Manifest, PartitionBackup, TopicBackup
 from tidelog.backup.problems import BackupError, Differs
 from tidelog.backup.running import in_thread, run_lanes
 from tidelog.backup.storage import Storage
@@ -80,7 +68,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RestorePlan:
     """What a restore would do."""
 
     manifest: Manifest
@@ -108,7 +96,7 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Restored:
-    plan: Plan
+    plan: RestorePlan
     seconds: float = 0.0
     verified_records: int | None = None
     compacted_records: int = 0
@@ -116,7 +104,7 @@ class Restored:
     ids: dict[str, UUID] = field(default_factory=dict)
 
 
-async def plan_restore(client: BackupClient, manifest: Manifest, wish: Wish) -> Plan:
+async def plan_restore(client: BackupClient, manifest: Manifest, wish: Wish) -> RestorePlan:
     """What would be done; BackupError says why it cannot be."""
     notes: list[str] = []
     wanted = _wanted(manifest, wish, notes)
@@ -155,15 +143,22 @@ async def plan_restore(client: BackupClient, manifest: Manifest, wish: Wish) -> 
                 notes.append(f"{name}: {MIN_IN_SYNC} is {replication}, since more cannot be")
         targets.append(
             Target(
-                source=topic, name=name, replication=replication, configs=configs,
-                exists=found is not None, is_let_go=is_let_go, may_lack=may_lack,
+                source=topic,
+                name=name,
+                replication=replication,
+                configs=configs,
+                exists=found is not None,
+                is_let_go=is_let_go,
+                may_lack=may_lack,
             )
-        )  # fmt: skip
+        )
     groups = tuple(_group_for(one, targets, wish.prefix, notes) for one in manifest.groups)
-    return Plan(
-        manifest=manifest, targets=tuple(targets),
-        groups=tuple(one for one in groups if one.offsets), notes=tuple(notes),
-    )  # fmt: skip
+    return RestorePlan(
+        manifest=manifest,
+        targets=tuple(targets),
+        groups=tuple(one for one in groups if one.offsets),
+        notes=tuple(notes),
+    )
 
 
 def _wanted(manifest: Manifest, wish: Wish, notes: list[str]) -> list[TopicBackup]:
@@ -179,9 +174,7 @@ def _wanted(manifest: Manifest, wish: Wish, notes: list[str]) -> list[TopicBacku
     return wanted
 
 
-def _group_for(
-    group: GroupBackup, targets: Sequence[Target], prefix: str, notes: list[str]
-) -> GroupBackup:
+def _group_for(group: GroupBackup, targets: Sequence[Target], prefix: str, notes: list[str]) -> GroupBackup:
     """A group's offsets of topics that are restored, none beyond their ends."""
     names = {target.source.name: target for target in targets}
     offsets = []
@@ -198,9 +191,7 @@ def _group_for(
                 f"on at {offset}"
             )
         offsets.append(
-            GroupOffset(
-                topic=target.name, partition=one.partition, offset=offset, metadata=one.metadata
-            )
+            GroupOffset(topic=target.name, partition=one.partition, offset=offset, metadata=one.metadata)
         )
     return GroupBackup(group=prefix + group.group, offsets=tuple(offsets))
 
@@ -241,15 +232,18 @@ async def _make_topic(client: BackupClient, target: Target) -> UUID:
     held = {} if target.source.is_internal else {**target.configs, **HOLD}
     if not target.exists:
         info = await client.create_topic(
-            target.name, partitions=len(target.source.partitions),
-            replication=target.replication, configs=held,
-        )  # fmt: skip
+            target.name,
+            partitions=len(target.source.partitions),
+            replication=target.replication,
+            configs=held,
+        )
     else:
         if held and not target.is_let_go:
             await client.alter_configs(
-                Resource.TOPIC, target.name,
+                Resource.TOPIC,
+                target.name,
                 [ConfigChange(name=name, value=value) for name, value in HOLD.items()],
-            )  # fmt: skip
+            )
         info = await client.topic(target.name)
     if info.id is None:
         raise BackupError("the brokers do not tell topics' ids; they are too old")
@@ -272,8 +266,7 @@ async def _compare_groups(client: BackupClient, groups: Sequence[GroupBackup]) -
         for one in group.offsets:
             if there.get((one.topic, one.partition)) != (one.offset, one.metadata):
                 raise Differs(
-                    f"group {group.group} is not at offset {one.offset} of "
-                    f"{one.topic}-{one.partition}"
+                    f"group {group.group} is not at offset {one.offset} of {one.topic}-{one.partition}"
                 )
 
 
@@ -325,16 +318,12 @@ class _Work:
 
         await self._each(one)
 
-    async def _each(
-        self, work: Callable[[BackupClient, Target, PartitionBackup], Awaitable[None]]
-    ) -> None:
+    async def _each(self, work: Callable[[BackupClient, Target, PartitionBackup], Awaitable[None]]) -> None:
         """Do something with every partition, the largest first."""
         waiting = sorted(
-            (
-                (sum(chunk.bytes for chunk in part.chunks), target.name, part.partition)
-                for target in self._done.plan.targets
-                for part in target.source.partitions
-            ),
+            (sum(chunk.bytes for chunk in part.chunks), target.name, part.partition)
+            for target in self._done.plan.targets
+            for part in target.source.partitions
         )
         targets = {target.name: target for target in self._done.plan.targets}
 
@@ -380,9 +369,7 @@ class _Work:
         """What to send, in order. Reads files: it is for threads."""
         gathered: list[Buffer] = []
         size = 0
-        for batch in without_holes(
-            self._batches(part), position=position, start=part.start, end=part.end
-        ):
+        for batch in without_holes(self._batches(part), position=position, start=part.start, end=part.end):
             if size + len(batch) > REQUEST_BYTES and gathered:
                 yield b"".join(gathered)
                 gathered, size = [], 0
@@ -416,11 +403,7 @@ class _Work:
         self._done.compacted_records += comparison.lacking
 
     async def _compare_let_go(
-        self,
-        client: BackupClient,
-        target: Target,
-        part: PartitionBackup,
-        advance: Callable[[int], None],
+        self, client: BackupClient, target: Target, part: PartitionBackup, advance: Callable[[int], None]
     ) -> Comparison:
         """Compare what retention has left of a partition that was let go."""
         name, number = target.name, part.partition
@@ -450,13 +433,10 @@ class _Work:
         only to know what it has made void.
         """
         name, number = target.name, part.partition
-        expected = (
-            (header, one) for header, one in self._batches(part) if header.base_offset < end
-        )
+        expected = ((header, one) for header, one in self._batches(part) if header.base_offset < end)
         comparison = Comparison(
-            f"{name}-{number}", expected, start=start, end=min(end, part.end),
-            may_lack=target.may_lack,
-        )  # fmt: skip
+            f"{name}-{number}", expected, start=start, end=min(end, part.end), may_lack=target.may_lack
+        )
         reader = SliceReader(client=client, topic=name, partition=number, position=start, end=end)
         async for found in reader.slices():
             await in_thread(comparison.take, found.fetched.records)

@@ -2,9 +2,9 @@
 
 Rule 1: a file is there whole or not at all, and on its disk before anything names it: it is
         written under another name first.
-Rule 3: nothing outside of the place is read, written or removed, whatever it is asked for.
 Rule 2: one run at a time changes a directory; it holds a lock. Elsewhere nobody can tell, so a run
         removes what another may still be writing only once it is a day old.
+Rule 3: nothing outside of the place is read, written or removed, whatever it is asked for.
 """
 
 import fcntl
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol, Self
 
 from tidelog.backup.manifest import is_inside
 from tidelog.backup.problems import BackupError, Damaged
+from tidelog.host import sync_path
 
 UNFINISHED: Final = ".unfinished"
 LOCK: Final = "lock"
@@ -40,10 +41,7 @@ class Output:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None:
             self.abandon()
@@ -142,7 +140,7 @@ class LocalStorage:
         made = [one for one in (path.parent, *path.parent.parents) if not one.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         for one in reversed(made):
-            _sync_directory(one.parent)
+            sync_path(one.parent)
         return _LocalOutput(path)
 
     def remove(self, name: str) -> None:
@@ -159,8 +157,7 @@ class LocalStorage:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BackupError(
-                    f"another run is at work in {self.location}; wait for it, or use another "
-                    "directory"
+                    f"another run is at work in {self.location}; wait for it, or use another directory"
                 ) from None
             yield
 
@@ -180,7 +177,7 @@ class _LocalOutput(Output):
         os.fsync(self._file.fileno())
         self._file.close()
         self._unfinished.rename(self._path)
-        _sync_directory(self._path.parent)
+        sync_path(self._path.parent)
         self._is_finished = True
 
     def abandon(self) -> None:
@@ -188,14 +185,6 @@ class _LocalOutput(Output):
             with suppress(OSError):  # a full disk does not take what is still in memory
                 self._file.close()
             self._unfinished.unlink(missing_ok=True)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class RemoteStorage:

@@ -1,4 +1,4 @@
-"""Bytes of a log that memory does not hold, read for services of the broker.
+"""What services of the broker read of a log, whether memory holds it or a file.
 
 Rule: rot is noticed before anybody gets the bytes, and told to whoever heals it.
 """
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import OffsetNotAvailable, StorageError
 from tidelog.host import Bytes
-from tidelog.log.log import ColdRead
+from tidelog.log.reading import Read
 from tidelog.model import Offset
 from tidelog.partition.driver import Partition
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-async def read_cold(broker: "Broker", partition: Partition, read: ColdRead) -> Bytes:
-    """Bytes from the disk, each batch checked; a BrokerError if they cannot be read now."""
-    work = partial(read.perform_checked, broker.host.disk, has_gaps=partition.has_gaps)
+async def load(broker: "Broker", partition: Partition, read: Read) -> Bytes:
+    """The batches of a read; a BrokerError if they cannot be had now. Waits for a file only."""
+    if (cold := read.cold) is None:
+        return read.joined
     try:
-        return await broker.host.offload.run(work)
-    except FileNotFoundError:  # its segment was deleted meanwhile; the next look knows
-        raise OffsetNotAvailable(f"{partition.name} was cut at {read.offset}") from None
+        return await broker.host.offload.run(partial(read.load, broker.host.disk))
+    except OffsetNotAvailable:  # the next look knows
+        raise OffsetNotAvailable(f"{partition.name} was cut at {cold.offset}") from None
     except OSError as error:
         raise StorageError(f"{partition.name} cannot be read: {error}") from error
     except StorageError:
-        suspect(broker, partition, read.offset)
+        suspect(broker, partition, cold.offset)
         raise
 
 
 def suspect(broker: "Broker", partition: Partition, offset: Offset) -> None:
     """A reader has found rot at `offset`: have other replicas heal it, if there are any."""
     if partition.is_copy:
-        broker.feeding.on_suspect(partition, offset)
+        broker.replication.feeding.on_suspect(partition, offset)

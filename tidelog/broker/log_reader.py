@@ -11,15 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tidelog.broker.broker import Broker
-from tidelog.errors import StorageError
-from tidelog.host import Bytes
-from tidelog.log.log import ColdRead
+from tidelog.errors import OffsetNotAvailable, StorageError
+from tidelog.log.reading import Read
 from tidelog.model import Offset
 from tidelog.partition.driver import Partition
-from tidelog.records import BatchHeader, crc_matches, iterate_batches
+from tidelog.records import BatchHeader, iterate_batches
 
 _log = logging.getLogger(__name__)
 
@@ -71,10 +70,9 @@ class LogReader:
         """Take a piece of it; where that ends, or `offset` if it is to be read again."""
         partition, offload = self._partition, self._broker.host.offload
         try:
-            read = partition.log.read(offset, _READ_BYTES, end)
-            work = partial(self._take, replay, read, offset, end, partition.has_gaps)
-            read_to = await offload.run(work)
-        except FileNotFoundError:
+            read = partition.read(offset, _READ_BYTES, end)
+            read_to = await offload.run(partial(self._take, replay, read, offset))
+        except OffsetNotAvailable:
             await asyncio.sleep(0)  # its segment was compacted meanwhile, and there is another
             return offset
         except StorageError as error:
@@ -83,23 +81,15 @@ class LogReader:
         self._pause = _HEALING_SECONDS
         return read_to
 
-    def _take(
-        self, replay: Replay, read: Any, offset: Offset, end: Offset, has_gaps: bool
-    ) -> Offset:
+    def _take(self, replay: Replay, read: Read, offset: Offset) -> Offset:
         """Replay what was read from `offset` on, up to a batch that has rotted; where that ends.
 
         StorageError if it is the first. In a disk's thread.
         """
-        is_cold = isinstance(read, ColdRead)
-        if is_cold:
-            data: Bytes = read.perform_checked(self._broker.host.disk, has_gaps=has_gaps)
-        else:
-            data = b"".join(read[0])
+        data = read.load_sound(self._broker.host.disk)
         if not data:  # compaction took all that was there
-            return end
+            return read.limit
         for header, batch in iterate_batches(data):
-            if is_cold and not crc_matches(batch, header):
-                break  # the next piece begins with it, and is found rotten
             if header.last_offset >= offset:
                 what = f"the batch at offsets {header.base_offset} to {header.last_offset}"
                 self.understand(partial(replay, header, batch), what)
@@ -117,6 +107,6 @@ class LogReader:
         if partition.name not in unserved:
             _log.error("%s; it is read again when it is healed", told)
             unserved[partition.name] = f"{told}; it is being healed from other replicas"
-        self._broker.feeding.on_suspect(partition, offset)
+        self._broker.replication.feeding.on_suspect(partition, offset)
         await asyncio.sleep(self._pause)
         self._pause = min(2 * self._pause, _HEALING_SECONDS_MAX)

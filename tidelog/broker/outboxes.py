@@ -24,9 +24,7 @@ _ITEMS_MAX: Final = 1000
 class Outboxes(Generic[T]):
     """The things that wait for each node, in the order in which they came."""
 
-    def __init__(
-        self, broker: Broker, ask: Callable[[NodeId, list[T]], Coroutine[Any, Any, None]]
-    ) -> None:
+    def __init__(self, broker: Broker, ask: Callable[[NodeId, list[T]], Coroutine[Any, Any, None]]) -> None:
         """`ask` makes one request of a node, and sees to its answer and its failure."""
         self._broker = broker
         self._ask = ask

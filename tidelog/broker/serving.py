@@ -72,9 +72,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.decode
 
 
-class Work(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="work", tag=True, omit_defaults=True
-):
+class Work(msgspec.Struct, frozen=True, kw_only=True, tag_field="work", tag=True, omit_defaults=True):
     """Something to do with one partition; the tag is the class's name."""
 
     is_read: ClassVar[bool] = False
@@ -201,9 +199,11 @@ class Serving:
             return await self._serve(topic.id, place.partition, work, deadline)  # type: ignore[no-any-return]
         left = deadline - broker.host.clock.monotonic()
         asked = Serve(
-            topic=topic.id.hex, partition=place.partition, seconds=max(left, 0.001),
+            topic=topic.id.hex,
+            partition=place.partition,
+            seconds=max(left, 0.001),
             work=msgspec.Raw(_encode(work)),
-        )  # fmt: skip
+        )
         try:
             told = await broker.member.hub.ask(
                 target, asked, ServeAnswer, seconds_max=max(left, 0.001) + _TRAVEL_SECONDS
@@ -245,9 +245,7 @@ class Serving:
             result = await self._serve(UUID(asked.topic), asked.partition, work, deadline)
         except OutcomeUnknown as error:
             place.send(
-                ServeAnswer(
-                    code=error.code, detail=str(error), is_unknown=True, known=dict(error.known)
-                )
+                ServeAnswer(code=error.code, detail=str(error), is_unknown=True, known=dict(error.known))
             )
         except BrokerError as error:
             place.send(ServeAnswer(code=error.code, detail=str(error)))

@@ -22,6 +22,7 @@ from typing import Final
 from tidelog.errors import BrokerError, InvalidRequest, OutcomeUnknown, OutOfOrderSequence, error_of
 from tidelog.host import Clock
 from tidelog.log.producers import RememberedBatch
+from tidelog.log.unpacking import are_keyed
 from tidelog.model import NO_PRODUCER, ONCE_PRODUCER_MIN, Offset, ProducerId
 from tidelog.partition.driver import Partition
 from tidelog.records import SEQUENCE_MODULUS, Record, encode_batch
@@ -106,8 +107,7 @@ class Write:
         if copies is not None and copies > len(self._leader.replicas) - 1:
             others = len(self._leader.replicas) - 1
             raise InvalidRequest(
-                f"min_replicas_ack is {copies}, but {partition.name} has {others} replicas beside "
-                "its leader"
+                f"min_replicas_ack is {copies}, but {partition.name} has {others} replicas beside its leader"
             )
 
     @property
@@ -118,13 +118,14 @@ class Write:
         self, records: Sequence[Record], once: ProducerId = NO_PRODUCER, digest: int = NO_DIGEST
     ) -> Offset:
         """Append; where its first record stands, now or since an earlier request."""
-        return self.append_batch(batch_of(records, once, digest), len(records))
+        batch = batch_of(records, once, digest)
+        return self.append_batch(batch, len(records), is_keyed=are_keyed(records))
 
-    def append_batch(self, batch: bytearray, count: int) -> Offset:
+    def append_batch(self, batch: bytearray, count: int, *, is_keyed: bool = False) -> Offset:
         """Append a batch of `count` records; where the first stands."""
         end_before = self._partition.log.end
         self.offset, _, self._is_done = self._partition.append(
-            batch, acks=self._acks, waiter=self._fate, pins_bytes=len(batch), is_once=True
+            batch, acks=self._acks, waiter=self._fate, pins_bytes=len(batch), is_once=True, is_keyed=is_keyed
         )
         self.is_repeat = self.offset < end_before
         self.end = self.offset + count
@@ -133,9 +134,8 @@ class Write:
     def append_nothing(self, once: ProducerId, digest: int) -> None:
         """Let the log remember a request that changes nothing: its repeat will not, either."""
         self.offset, self._is_done = self._partition.append_empty(
-            producer_id=once, producer_epoch=ONCE_EPOCH, sequence=digest, acks=self._acks,
-            waiter=self._fate,
-        )  # fmt: skip
+            producer_id=once, producer_epoch=ONCE_EPOCH, sequence=digest, acks=self._acks, waiter=self._fate
+        )
         self.end = self.offset + 1
 
     def repeat(self, found: RememberedBatch) -> None:

@@ -6,14 +6,14 @@
         client.kv("settings").put("theme", {"dark": True})
 
 `Client` and `AsyncClient` are in `http/`, and so are the values and errors that are named here;
-docs/client.md teaches them. `EmbeddedReplica` is in `replica.py` and its neighbours;
+docs/client.md teaches them. `EmbeddedReplica` is in `tidelog/copies/embedded/`;
 docs/embedded.md teaches it. The rest is what the commands, the tests and the brokers use to talk to
 a Kafka listener:
 
     wire.py         one connection: frames, versions, correlation ids
     cluster.py      the brokers: metadata, leaders, retries
     kafka.py        one method per request of clients
-    admin.py        and of operators: groups, offsets, settings
+    admin.py        and of Kafka's requests for operators: groups, offsets, settings
     partitioner.py  which partition a record goes to, as Kafka's default decides
     producer.py     records in, batches out
     sender.py       batches that are made already, of one producer
@@ -64,8 +64,7 @@ if TYPE_CHECKING:
         ToProduce,
         ToPublish,
     )
-    from tidelog.client.replica import AsyncEmbeddedReplica, EmbeddedReplica
-    from tidelog.client.replica_errors import (
+    from tidelog.copies.embedded.errors import (
         ChecksumMismatch,
         ConnectionFailed,
         LogTruncated,
@@ -74,7 +73,8 @@ if TYPE_CHECKING:
         ReplicationError,
         SyncFailed,
     )
-    from tidelog.client.replica_values import PartitionStatus, QueuedMessage, ReplicaStatus
+    from tidelog.copies.embedded.replica import AsyncEmbeddedReplica, EmbeddedReplica
+    from tidelog.copies.embedded.values import PartitionStatus, QueuedMessage, ReplicaStatus
 
 __all__ = [
     "ABSENT",
@@ -122,11 +122,19 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Client": "http.blocking", "Message": "http.blocking", "AsyncClient": "http.awaiting",
-    "AsyncMessage": "http.awaiting", "EmbeddedReplica": "replica",
-    "AsyncEmbeddedReplica": "replica",
-}  # fmt: skip
-_LATER: Final = ("http.errors", "http.values", "replica_errors", "replica_values")
+    "Client": "tidelog.client.http.blocking",
+    "Message": "tidelog.client.http.blocking",
+    "AsyncClient": "tidelog.client.http.awaiting",
+    "AsyncMessage": "tidelog.client.http.awaiting",
+    "EmbeddedReplica": "tidelog.copies.embedded.replica",
+    "AsyncEmbeddedReplica": "tidelog.copies.embedded.replica",
+}
+_LATER: Final = (
+    "tidelog.client.http.errors",
+    "tidelog.client.http.values",
+    "tidelog.copies.embedded.errors",
+    "tidelog.copies.embedded.values",
+)
 """Where the other names are; none of them costs anything to import."""
 
 
@@ -135,7 +143,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     places = (_MODULES[name],) if name in _MODULES else _LATER
     for place in places:
-        module = import_module(f"{__name__}.{place}")
+        module = import_module(place)
         if hasattr(module, name):
             return getattr(module, name)
     raise AssertionError(f"{name} is exported and nowhere to be found")

@@ -19,12 +19,10 @@ from kio.schema.errors import ErrorCode
 from tidelog.client.cluster import Refused, check
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.wire import Connection
-from tidelog.errors import CorruptMessage
-from tidelog.groups.records import Reader
-from tidelog.groups.subscription import CONSUMER
 from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, Endpoint, NodeId, Offset, TopicPartition
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
+from tidelog.wire.subscription import CONSUMER, decode_assignment
 
 T = TypeVar("T")
 
@@ -314,9 +312,7 @@ class AdminClient(KafkaClient):
 
         await self.ask_group_coordinator(group, ask)
 
-    async def ask_group_coordinator(
-        self, group: str, ask: Callable[[Connection], Awaitable[T]]
-    ) -> T:
+    async def ask_group_coordinator(self, group: str, ask: Callable[[Connection], Awaitable[T]]) -> T:
         """Ask whoever coordinates the group now; again, where that may help."""
 
         async def attempt() -> T:
@@ -346,16 +342,13 @@ class AdminClient(KafkaClient):
             some = _by_topic(names[first : first + REASSIGNED_AT_ONCE])
             response = await self.ask_controller(
                 Api.ALTER_PARTITION_REASSIGNMENTS,
-                lambda response: [
-                    (response.error_code, "replicas cannot move", response.error_message)
-                ],
+                lambda response: [(response.error_code, "replicas cannot move", response.error_message)],
                 allow_replication_factor_change=True,
                 topics=[
                     {
                         "name": topic,
                         "partitions": [
-                            {"partition_index": p.partition, "replicas": _listed(targets[p])}
-                            for p in places
+                            {"partition_index": p.partition, "replicas": _listed(targets[p])} for p in places
                         ],
                     }
                     for topic, places in some.items()
@@ -404,19 +397,19 @@ class AdminClient(KafkaClient):
             Api.ELECT_LEADERS,
             lambda response: [(getattr(response, "error_code", 0), "leaders", None)],
             election_type=kind,
-            topic_partitions=None if wanted is None else [
+            topic_partitions=None
+            if wanted is None
+            else [
                 {"topic": topic, "partitions": [place.partition for place in some]}
                 for topic, some in wanted.items()
             ],
-        )  # fmt: skip
+        )
         fates: dict[TopicPartition, Refused | None] = {}
         for topic in response.replica_election_results:
             for one in topic.partition_result:
                 place = TopicPartition(topic.topic, one.partition_id)
                 is_done = one.error_code == ErrorCode.none
-                fates[place] = (
-                    None if is_done else Refused(one.error_code, str(place), one.error_message)
-                )
+                fates[place] = None if is_done else Refused(one.error_code, str(place), one.error_message)
         return dict(sorted(fates.items()))
 
     # Settings.
@@ -428,9 +421,7 @@ class AdminClient(KafkaClient):
             connection = await self._node_of(resource, name)
             response = await connection.call(
                 Api.DESCRIBE_CONFIGS,
-                resources=[
-                    {"resource_type": resource, "resource_name": name, "configuration_keys": None}
-                ],
+                resources=[{"resource_type": resource, "resource_name": name, "configuration_keys": None}],
                 include_synonyms=True,
                 include_documentation=True,
             )
@@ -441,12 +432,7 @@ class AdminClient(KafkaClient):
         return await self.retry(attempt)
 
     async def alter_configs(
-        self,
-        resource: Resource,
-        name: str,
-        changes: Sequence[ConfigChange],
-        *,
-        validate_only: bool = False,
+        self, resource: Resource, name: str, changes: Sequence[ConfigChange], *, validate_only: bool = False
     ) -> None:
         """Change some settings of a topic or a broker, all or none; others stay."""
 
@@ -484,26 +470,6 @@ class AdminClient(KafkaClient):
         if resource is Resource.BROKER and name.isdecimal():
             endpoint = self._cluster.brokers.get(int(name))
         return await (self._connect(endpoint) if endpoint else self.any_connection())
-
-
-def decode_assignment(data: bytes) -> tuple[TopicPartition, ...] | None:
-    """What a consumer was given; None where the bytes say something else."""
-    # assignment := version: int16, count: int32, topic{count}, user data: bytes?   (big-endian)
-    # topic      := name: int16 and UTF-8, count: int32, partition: int32{count}
-    # What later versions append is not read.
-    if not data:
-        return ()
-    reader = Reader(data)
-    places = []
-    try:
-        if reader.int16() < 0:
-            return None
-        for _ in range(reader.count()):
-            topic = reader.text()
-            places += [TopicPartition(topic, reader.int32()) for _ in range(reader.count())]
-    except CorruptMessage:
-        return None
-    return tuple(sorted(places))
 
 
 def _named(connection: Connection, api: Api, **fields: Any) -> Any:
@@ -569,7 +535,5 @@ def _config_info(config: Any) -> ConfigInfo:
         read_only=config.read_only,
         sensitive=config.is_sensitive,
         doc=getattr(config, "documentation", None),
-        values=tuple(
-            ConfigValue(value=synonym.value, source=synonym.source) for synonym in config.synonyms
-        ),
+        values=tuple(ConfigValue(value=synonym.value, source=synonym.source) for synonym in config.synonyms),
     )

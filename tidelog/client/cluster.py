@@ -44,7 +44,7 @@ class Refused(TidelogError):
     def __init__(self, code: int, what: str, message: str | None = None) -> None:
         known = ErrorCode(code)
         advice = message or ADVICE.get(code) or (known.name.replace("_", " ").upper())
-        super().__init__(f"{what}: {advice}")
+        super().__init__(f"{what}: {advice}" if what else advice)
         self.code = code
         self.retriable = known.retriable
 
@@ -83,9 +83,7 @@ def parse_bootstrap(text: str) -> list[Endpoint]:
     """The addresses in `host:port,host:port`; ConfigError with the form that was expected."""
     try:
         endpoints = [
-            Endpoint.parse(part, default_port=KAFKA_PORT)
-            for part in text.split(",")
-            if part.strip()
+            Endpoint.parse(part, default_port=KAFKA_PORT) for part in text.split(",") if part.strip()
         ]
     except ValueError as error:
         raise ConfigError(f"bootstrap: {error}") from None
@@ -165,10 +163,7 @@ class Cluster:
 
         async def attempt() -> dict[int, Endpoint]:
             topic = await self.topic(name)
-            return {
-                partition.partition: self._endpoint(name, partition)
-                for partition in topic.partitions
-            }
+            return {partition.partition: self._endpoint(name, partition) for partition in topic.partitions}
 
         return await self.retry(attempt)
 
@@ -186,8 +181,7 @@ class Cluster:
             cluster_id=getattr(response, "cluster_id", None),
             controller=getattr(response, "controller_id", NO_NODE),
             brokers={
-                broker.node_id: Endpoint(host=broker.host, port=broker.port)
-                for broker in response.brokers
+                broker.node_id: Endpoint(host=broker.host, port=broker.port) for broker in response.brokers
             },
         )
         self._stale = False
@@ -200,10 +194,7 @@ class Cluster:
         return topics
 
     async def ask_controller(
-        self,
-        api: Api,
-        results: Callable[[Any], Iterable[tuple[int, str, str | None]]],
-        **fields: Any,
+        self, api: Api, results: Callable[[Any], Iterable[tuple[int, str, str | None]]], **fields: Any
     ) -> Any:
         """Send an admin request to the controller, and check each of its results."""
 
@@ -237,9 +228,7 @@ class Cluster:
             groups: dict[Connection, list[int]] = {}
             for partition in partitions:
                 groups.setdefault(await self.leader(topic, partition), []).append(partition)
-            answers = await asyncio.gather(
-                *(ask(connection, group) for connection, group in groups.items())
-            )
+            answers = await asyncio.gather(*(ask(connection, group) for connection, group in groups.items()))
             for answer in answers:
                 for answered in answer.responses if api is Api.FETCH else answer.topics:
                     for one in answered.partitions:

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tidelog.client.admin import AdminClient, decode_assignment
+from tidelog.client.admin import AdminClient
 from tidelog.client.cluster import Refused, check
 from tidelog.client.wire import Connection
-from tidelog.groups.subscription import CONSUMER, subscribed_topics
 from tidelog.model import Offset, TopicPartition
 from tidelog.wire.apis import Api
+from tidelog.wire.subscription import CONSUMER, decode_assignment, subscribed_topics
 
 RANGE: Final = "range"
 SESSION_MS: Final = 45_000
@@ -27,11 +27,7 @@ REBALANCE_MS: Final = 60_000
 HEARTBEAT_SECONDS: Final = 3.0
 _REBALANCE_SECONDS_MAX: Final = 2 * REBALANCE_MS / 1000
 _REJOIN: Final = frozenset(
-    {
-        ErrorCode.rebalance_in_progress,
-        ErrorCode.illegal_generation,
-        ErrorCode.unknown_member_id,
-    }
+    {ErrorCode.rebalance_in_progress, ErrorCode.illegal_generation, ErrorCode.unknown_member_id}
 )
 
 
@@ -196,9 +192,7 @@ def assign_ranges(
 
 
 def encode_subscription(topics: Sequence[str]) -> bytes:
-    return b"".join(
-        [struct.pack(">hi", 0, len(topics)), *map(_text, topics), struct.pack(">i", -1)]
-    )
+    return b"".join([struct.pack(">hi", 0, len(topics)), *map(_text, topics), struct.pack(">i", -1)])
 
 
 def encode_assignment(places: Sequence[TopicPartition]) -> bytes:

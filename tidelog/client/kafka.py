@@ -5,13 +5,16 @@ Rule 2: a Produce may be repeated after its answer was lost. Batches without a p
         stored twice, so delivery is at least once.
 """
 
+import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from tidelog.client.cluster import ANSWER_SECONDS, Cluster, TopicInfo, check
 from tidelog.client.wire import Connection
-from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, Offset
+from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, Offset
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
 
@@ -60,8 +63,7 @@ class KafkaClient(Cluster):
         response = await self.ask_controller(
             Api.CREATE_TOPICS,
             lambda response: [
-                (topic.error_code, f"topic {topic.name!r}", topic.error_message)
-                for topic in response.topics
+                (topic.error_code, f"topic {topic.name!r}", topic.error_message) for topic in response.topics
             ],
             topics=[
                 {
@@ -69,9 +71,7 @@ class KafkaClient(Cluster):
                     "num_partitions": partitions,
                     "replication_factor": replication,
                     "assignments": [],
-                    "configs": [
-                        {"name": key, "value": value} for key, value in (configs or {}).items()
-                    ],
+                    "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
                 }
             ],
             validate_only=False,
@@ -92,15 +92,12 @@ class KafkaClient(Cluster):
         )
         self.forget(name)
 
-    async def create_partitions(
-        self, name: str, total: int, *, validate_only: bool = False
-    ) -> None:
+    async def create_partitions(self, name: str, total: int, *, validate_only: bool = False) -> None:
         """Let the topic have `total` partitions; it can only grow."""
         await self.ask_controller(
             Api.CREATE_PARTITIONS,
             lambda response: [
-                (topic.error_code, f"topic {topic.name!r}", topic.error_message)
-                for topic in response.results
+                (topic.error_code, f"topic {topic.name!r}", topic.error_message) for topic in response.results
             ],
             topics=[{"name": name, "count": total, "assignments": None}],
             validate_only=validate_only,
@@ -220,6 +217,52 @@ class KafkaClient(Cluster):
                     epoch=getattr(answer, "leader_epoch", NO_EPOCH),
                 )
         return found
+
+    async def epoch_ends(self, topic: str, epochs: Mapping[int, Epoch]) -> dict[int, Offset]:
+        """Where the given epoch of each log has ended by now.
+
+        Logs that know nothing of it are left out, and so is NO_EPOCH.
+        """
+
+        async def attempt(partition: int) -> Offset:
+            connection = await self.leader(topic, partition)
+            asked = {
+                "partition": partition,
+                "current_leader_epoch": NO_EPOCH,
+                "leader_epoch": epochs[partition],
+            }
+            answer: Any = await connection.call(
+                Api.OFFSET_FOR_LEADER_EPOCH,
+                replica_id=NO_NODE,
+                topics=[{"topic": topic, "partitions": [asked]}],
+            )
+            (found,) = answer.topics[0].partitions
+            check(found.error_code, f"{topic}-{partition}")
+            return int(found.end_offset)
+
+        asked = [one for one, epoch in epochs.items() if epoch != NO_EPOCH]
+        ends = await asyncio.gather(*(self.retry(partial(attempt, one)) for one in asked))
+        return {one: end for one, end in zip(asked, ends, strict=True) if end >= 0}
+
+    async def perform(self, verb: str, **asked: Any) -> Any:
+        """What any node answers to an operator's verb (docs/verbs.md), as JSON is read.
+
+        A refusal is raised at once: the node has tried for as long as it may help.
+        """
+        wanted = json.dumps(asked).encode()
+
+        async def attempt() -> Any:
+            connection = await self.any_connection()
+            seconds = self._timeout_seconds + ANSWER_SECONDS
+            return await connection.call(Api.PERFORM, verb=verb, asked=wanted, timeout_seconds=seconds)
+
+        if asked.get("shift") is None:
+            response = await self.retry(attempt)
+        else:  # relative to what is there: done twice, it is another change
+            await self.retry(self.any_connection)
+            response = await attempt()
+        check(response.error_code, "", response.error_message)
+        return json.loads(response.answer)
 
     async def delete_records(self, topic: str, before: Mapping[int, Offset]) -> dict[int, Offset]:
         """Delete what lies before an offset (-1: everything committed); return the new starts."""

@@ -72,13 +72,7 @@ def percentiles(samples: Sequence[float]) -> dict[str, float]:
     def at(share: float) -> float:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000
 
-    return {
-        "p50": at(0.5),
-        "p95": at(0.95),
-        "p99": at(0.99),
-        "p999": at(0.999),
-        "max": ordered[-1] * 1000,
-    }
+    return {"p50": at(0.5), "p95": at(0.95), "p99": at(0.99), "p999": at(0.999), "max": ordered[-1] * 1000}
 
 
 class _Pump:
@@ -223,12 +217,7 @@ class LoadGenerator:
     """Puts one load on a topic that exists, and reads it back."""
 
     def __init__(
-        self,
-        client: KafkaClient,
-        load: Load,
-        *,
-        network: Network | None = None,
-        clock: Clock | None = None,
+        self, client: KafkaClient, load: Load, *, network: Network | None = None, clock: Clock | None = None
     ) -> None:
         self._client = client
         self._load = load
@@ -282,18 +271,14 @@ class LoadGenerator:
                 return ends
             await asyncio.sleep(0.05)
 
-    async def consume(
-        self, ends: Mapping[int, Offset], *, bytes_max: int = 2 * 1024 * 1024
-    ) -> Throughput:
+    async def consume(self, ends: Mapping[int, Offset], *, bytes_max: int = 2 * 1024 * 1024) -> Throughput:
         """Read the topic from its start to the given ends."""
         load = self._load
         connections = await self._connect(load.connections, shared=False)
         pumps = []
         for connection, share in connections:
             positions = dict.fromkeys(share, 0)
-            pumps.append(
-                _ConsumePump(connection, self._clock, load.topic, positions, ends, bytes_max)
-            )
+            pumps.append(_ConsumePump(connection, self._clock, load.topic, positions, ends, bytes_max))
         started = self._clock.monotonic()
         try:
             for pump in pumps:

@@ -84,9 +84,8 @@ class MembersClient(AdminClient):
             brokers, (quorum, _) = await asyncio.gather(_brokers(connection), _quorum(connection))
             leader = quorum.leader_id
             return View(
-                leader=None if leader == NO_NODE else leader,
-                epoch=quorum.leader_epoch, brokers=brokers,
-            )  # fmt: skip
+                leader=None if leader == NO_NODE else leader, epoch=quorum.leader_epoch, brokers=brokers
+            )
 
         return await self.retry(attempt)
 
@@ -143,24 +142,27 @@ class MembersClient(AdminClient):
 
 async def _brokers(connection: Connection) -> dict[NodeId, BrokerInfo]:
     response = await connection.call(
-        Api.DESCRIBE_CLUSTER, endpoint_type=1, include_fenced_brokers=True,
+        Api.DESCRIBE_CLUSTER,
+        endpoint_type=1,
+        include_fenced_brokers=True,
         include_cluster_authorized_operations=False,
-    )  # fmt: skip
+    )
     check(response.error_code, "the cluster", response.error_message)
     return {
         found.broker_id: BrokerInfo(
-            node=found.broker_id, kafka=Endpoint(host=found.host, port=found.port),
-            rack=found.rack, fenced=getattr(found, "is_fenced", False),
+            node=found.broker_id,
+            kafka=Endpoint(host=found.host, port=found.port),
+            rack=found.rack,
+            fenced=getattr(found, "is_fenced", False),
         )
         for found in sorted(response.brokers, key=lambda found: found.broker_id)
-    }  # fmt: skip
+    }
 
 
 async def _quorum(connection: Connection) -> tuple[Any, Any]:
     """The metadata partition in the answer, and the answer."""
     response = await connection.call(
-        Api.DESCRIBE_QUORUM,
-        topics=[{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}],
+        Api.DESCRIBE_QUORUM, topics=[{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]
     )
     check(response.error_code, "the quorum", getattr(response, "error_message", None))
     return response.topics[0].partitions[0], response
@@ -181,14 +183,18 @@ def _quorum_info(found: Any, response: Any) -> QuorumInfo:
         fetched = getattr(copy, "last_fetch_timestamp", NO_TIMESTAMP)
         caught_up = getattr(copy, "last_caught_up_timestamp", NO_TIMESTAMP)
         return ReplicaInfo(
-            node=copy.replica_id, end=copy.log_end_offset, lag=max(end - copy.log_end_offset, 0),
+            node=copy.replica_id,
+            end=copy.log_end_offset,
+            lag=max(end - copy.log_end_offset, 0),
             fetched_ms=None if is_leader or fetched == NO_TIMESTAMP else fetched,
             caught_up_ms=None if caught_up == NO_TIMESTAMP else caught_up,
             peer=peers.get(copy.replica_id),
-        )  # fmt: skip
+        )
 
     return QuorumInfo(
-        leader=found.leader_id, epoch=found.leader_epoch, high_watermark=found.high_watermark,
+        leader=found.leader_id,
+        epoch=found.leader_epoch,
+        high_watermark=found.high_watermark,
         voters=tuple(map(described, found.current_voters)),
         observers=tuple(map(described, found.observers)),
-    )  # fmt: skip
+    )

@@ -1,10 +1,10 @@
-"""All that operators ask of a cluster, for a process that goes on asking.
+"""All that operators ask of a cluster by Kafka's own requests, for a process that goes on asking.
 
 Rule 1: whoever runs for long remembers nothing that may be outdated: topics are looked up for every
         question, coordinators for every transaction.
-Rule 2: what any node may answer or decide is asked of the first address. A node that asks the
-        cluster for others asks itself: it has acted on a change when it says yes, so that what it
-        shows next has it. Only what the active controller alone knows is asked there.
+Rule 2: what any node may answer or decide is asked of the first address: it has acted on a change
+        when it says yes, so that what it shows next has it. Only what the active controller alone
+        knows is asked there.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -29,17 +29,16 @@ class OperatorClient(MembersClient, TransactionsClient):
         return await self._connect(self._bootstrap[0])
 
     async def ask_controller(
-        self,
-        api: Api,
-        results: Callable[[Any], Iterable[tuple[int, str, str | None]]],
-        **fields: Any,
+        self, api: Api, results: Callable[[Any], Iterable[tuple[int, str, str | None]]], **fields: Any
     ) -> Any:
         async def attempt() -> Any:
             connection = await self.any_connection()
             response = await connection.call(
-                api, timeout=int(self._timeout_seconds * 1000),
-                timeout_seconds=self._timeout_seconds + ANSWER_SECONDS, **fields,
-            )  # fmt: skip
+                api,
+                timeout=int(self._timeout_seconds * 1000),
+                timeout_seconds=self._timeout_seconds + ANSWER_SECONDS,
+                **fields,
+            )
             for code, what, message in results(response):
                 if code == ErrorCode.not_controller:
                     return None

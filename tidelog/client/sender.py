@@ -175,9 +175,11 @@ class BatchSender:
 
     async def _send(self, connection: Connection, place: TopicPartition, batch: _Batch) -> Offset:
         request = request_entity(
-            Api.PRODUCE, PRODUCE_VERSION,
+            Api.PRODUCE,
+            PRODUCE_VERSION,
             {
-                "transactional_id": self._identity.transactional_id, "acks": self._acks,
+                "transactional_id": self._identity.transactional_id,
+                "acks": self._acks,
                 "timeout": self._timeout_ms,
                 "topic_data": [
                     {
@@ -186,10 +188,8 @@ class BatchSender:
                     }
                 ],
             },
-        )  # fmt: skip
-        response = await connection.request(
-            request, timeout_seconds=self._timeout_ms / 1000 + ANSWER_SECONDS
         )
+        response = await connection.request(request, timeout_seconds=self._timeout_ms / 1000 + ANSWER_SECONDS)
         (answer,) = response.responses[0].partition_responses
         check(answer.error_code, str(place), answer.error_message)
         return int(answer.base_offset)

@@ -144,9 +144,7 @@ class SliceReader:
                 raise
             raise await self._missing(position) from error
 
-    async def _ask(
-        self, connection: Connection, position: Offset, rack: str
-    ) -> tuple[Fetched, NodeId]:
+    async def _ask(self, connection: Connection, position: Offset, rack: str) -> tuple[Fetched, NodeId]:
         """What the broker has, and which one is nearer to the rack, if it knows one."""
         partition = {
             "partition": self.partition,
@@ -165,16 +163,12 @@ class SliceReader:
                 "isolation_level": int(self.read_committed),
                 "session_id": 0,
                 "session_epoch": -1,
-                "topics": [
-                    {"topic": self.topic, "topic_id": self.topic_id, "partitions": [partition]}
-                ],
+                "topics": [{"topic": self.topic, "topic_id": self.topic_id, "partitions": [partition]}],
                 "forgotten_topics_data": [],
                 "rack_id": rack,
             },
         )
-        answer: Any = await connection.request(
-            request, timeout_seconds=WAIT_MS / 1000 + ANSWER_SECONDS
-        )
+        answer: Any = await connection.request(request, timeout_seconds=WAIT_MS / 1000 + ANSWER_SECONDS)
         check(answer.error_code, f"fetch from {self}")
         (one,) = answer.responses[0].partitions
         check(one.error_code, str(self))

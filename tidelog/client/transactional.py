@@ -22,8 +22,8 @@ from tidelog.client.transactions import OPEN_STATES, TransactionsClient
 from tidelog.client.wire import Connection
 from tidelog.model import NO_PRODUCER, Endpoint, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.records import SEQUENCE_MODULUS, TRANSACTIONAL, Codec, Record, encode_batch
-from tidelog.txn.records import NO_BATCH, Counting
 from tidelog.wire.apis import Api
+from tidelog.wire.batches_decided import NO_BATCH, Counting
 from tidelog.wire.entities import request_entity
 from tidelog.wire.own import NO_COUNTING
 
@@ -34,7 +34,7 @@ PRODUCE_VERSION: Final = 12
 """The last that names topics, and the first with which partitions join by themselves."""
 
 
-class Member(NamedTuple):
+class Participant(NamedTuple):
     """A producer whose transaction is to be committed with those of others."""
 
     transactional_id: str
@@ -71,20 +71,16 @@ class GroupDecision:
 class TransactionalClient(TransactionsClient):
     """A cluster that transactions can be written to."""
 
-    async def begin(
-        self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS
-    ) -> "TransactionalProducer":
+    async def begin(self, transactional_id: str, *, timeout_ms: int = TIMEOUT_MS) -> "TransactionalProducer":
         """Take over a transactional id: whoever had it is fenced, and what it left open aborted."""
         fenced = await self.abort_transaction(transactional_id, timeout_ms=timeout_ms)
-        return TransactionalProducer(
-            self, transactional_id, fenced.producer_id, fenced.producer_epoch
-        )
+        return TransactionalProducer(self, transactional_id, fenced.producer_id, fenced.producer_epoch)
 
     async def commit_group(
         self,
         group: str,
         batch_id: int,
-        members: Iterable[Member],
+        members: Iterable[Participant],
         *,
         after: int | None,
         counting: Counting = Counting.APPLICATION,
@@ -100,26 +96,31 @@ class TransactionalClient(TransactionsClient):
         """
         wanted = [
             {
-                "transactional_id": member.transactional_id, "producer_id": member.producer_id,
+                "transactional_id": member.transactional_id,
+                "producer_id": member.producer_id,
                 "producer_epoch": member.epoch,
             }
             for member in members
-        ]  # fmt: skip
+        ]
 
         async def ask(node: NodeId, connection: Connection) -> Decision:
             answer = await connection.call(
-                Api.COMMIT_GROUP, group=group, batch_id=batch_id, members=wanted,
-                after=NO_BATCH if after is None else after, counting=counting.value, proof=proof,
-            )  # fmt: skip
+                Api.COMMIT_GROUP,
+                group=group,
+                batch_id=batch_id,
+                members=wanted,
+                after=NO_BATCH if after is None else after,
+                counting=counting.value,
+                proof=proof,
+            )
             check(answer.error_code, f"batch {batch_id} of {group!r}", answer.error_message)
             return Decision(
-                batch_id=answer.batch_id, is_new=answer.is_new,
-                proof=getattr(answer, "proof", None),
-            )  # fmt: skip
+                batch_id=answer.batch_id, is_new=answer.is_new, proof=getattr(answer, "proof", None)
+            )
 
         return await self.ask_coordinator(_any_member(group), ask)
 
-    async def abort_member(self, member: Member) -> None:
+    async def abort_member(self, member: Participant) -> None:
         """Abort the open transaction of a member, if it is still the one that it was."""
         producer = TransactionalProducer(self, *member)
         producer._is_open = True
@@ -134,9 +135,12 @@ class TransactionalClient(TransactionsClient):
         async def ask(node: NodeId, connection: Connection) -> list[str]:
             await _read_decision(connection, group)  # only the coordinator answers that
             listed = await connection.call(
-                Api.LIST_TRANSACTIONS, state_filters=sorted(OPEN_STATES), producer_id_filters=[],
-                duration_filter=-1, transactional_id_pattern=None,
-            )  # fmt: skip
+                Api.LIST_TRANSACTIONS,
+                state_filters=sorted(OPEN_STATES),
+                producer_id_filters=[],
+                duration_filter=-1,
+                transactional_id_pattern=None,
+            )
             check(listed.error_code, f"transactions of broker {node}")
             names = [one.transactional_id for one in listed.transaction_states]
             return [name for name in names if name.rpartition(".")[0] == group]
@@ -165,13 +169,17 @@ class TransactionalClient(TransactionsClient):
             check(answer.error_code, f"decisions of broker {node}", answer.error_message)
             return [
                 GroupDecision(
-                    group=one.group, batch_id=one.batch_id, decided_ms=one.decided_ms,
-                    members=one.members, after=None if one.after < 0 else one.after,
+                    group=one.group,
+                    batch_id=one.batch_id,
+                    decided_ms=one.decided_ms,
+                    members=one.members,
+                    after=None if one.after < 0 else one.after,
                     counting=None if one.counting == NO_COUNTING else Counting(one.counting),
-                    proof=one.proof, coordinator=node,
+                    proof=one.proof,
+                    coordinator=node,
                 )
                 for one in answer.decisions
-            ]  # fmt: skip
+            ]
 
         async def attempt() -> list[list[GroupDecision]]:
             await self._ask_metadata([], create=False)
@@ -202,9 +210,7 @@ async def _read_decision(connection: Connection, group: str) -> Decision | None:
     check(answer.error_code, f"decisions of {group!r}", answer.error_message)
     if answer.batch_id < 0:
         return None
-    return Decision(
-        batch_id=int(answer.batch_id), is_new=False, proof=getattr(answer, "proof", None)
-    )
+    return Decision(batch_id=int(answer.batch_id), is_new=False, proof=getattr(answer, "proof", None))
 
 
 def _any_member(group: str) -> str:
@@ -219,11 +225,7 @@ class TransactionalProducer:
     """
 
     def __init__(
-        self,
-        client: TransactionalClient,
-        transactional_id: str,
-        producer_id: ProducerId,
-        epoch: int,
+        self, client: TransactionalClient, transactional_id: str, producer_id: ProducerId, epoch: int
     ) -> None:
         self._client = client
         self._id = transactional_id
@@ -244,9 +246,9 @@ class TransactionalProducer:
             await self.abort()
 
     @property
-    def member(self) -> Member:
+    def member(self) -> Participant:
         """As whom its open transaction is committed with others."""
-        return Member(self._id, self._producer_id, self._epoch)
+        return Participant(self._id, self._producer_id, self._epoch)
 
     async def write(
         self, topic: str, partition: int, records: Sequence[Record], *, codec: Codec = Codec.NONE
@@ -256,9 +258,13 @@ class TransactionalProducer:
         place = TopicPartition(topic, partition)
         sequence = self._sequences.get(place, 0)
         batch = encode_batch(
-            records, codec=codec, producer_id=self._producer_id, producer_epoch=self._epoch,
-            base_sequence=sequence, attributes=TRANSACTIONAL,
-        )  # fmt: skip
+            records,
+            codec=codec,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            base_sequence=sequence,
+            attributes=TRANSACTIONAL,
+        )
         self._is_open = True
         try:
             offset = await self._send(place, batch)
@@ -274,9 +280,11 @@ class TransactionalProducer:
         async def attempt() -> Offset:
             connection = await client.leader(place.topic, place.partition)
             request = request_entity(
-                Api.PRODUCE, PRODUCE_VERSION,
+                Api.PRODUCE,
+                PRODUCE_VERSION,
                 {
-                    "transactional_id": self._id, "acks": -1,
+                    "transactional_id": self._id,
+                    "acks": -1,
                     "timeout": int(client._timeout_seconds * 1000),
                     "topic_data": [
                         {
@@ -285,7 +293,7 @@ class TransactionalProducer:
                         }
                     ],
                 },
-            )  # fmt: skip
+            )
             response = await connection.request(
                 request, timeout_seconds=client._timeout_seconds + ANSWER_SECONDS
             )
@@ -319,12 +327,15 @@ class TransactionalProducer:
 
         async def ask(node: NodeId, connection: Connection) -> None:
             request = request_entity(
-                Api.END_TXN, END_VERSION,
+                Api.END_TXN,
+                END_VERSION,
                 {
-                    "transactional_id": self._id, "producer_id": self._producer_id,
-                    "producer_epoch": self._epoch, "committed": commits,
+                    "transactional_id": self._id,
+                    "producer_id": self._producer_id,
+                    "producer_epoch": self._epoch,
+                    "committed": commits,
                 },
-            )  # fmt: skip
+            )
             answer = await connection.request(request)
             check(answer.error_code, f"the transaction of {self._id!r}")
             assert answer.producer_id != NO_PRODUCER, "an end without an error says who goes on"

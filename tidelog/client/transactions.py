@@ -18,7 +18,7 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 from kio.static.primitive import i64
 
-from tidelog.client.cluster import Refused, check
+from tidelog.client.cluster import check
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.model import NO_EPOCH, NO_NODE, Endpoint, NodeId, Offset, ProducerId, TopicPartition
@@ -31,11 +31,6 @@ TRANSACTION_KEY: Final = 1
 """What FindCoordinator is asked for."""
 OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """States in which some partition may still be waiting for the transaction's end."""
-COMMITTING: Final = "PrepareCommit"
-ORPHAN_MS: Final = 15 * 60 * 1000
-"""So long do transactions last where nobody asks for more (transaction.max.timeout.ms). A
-partition that was written to within this time may belong to one whose coordinator was asked too
-early or too late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +64,6 @@ class TransactionInfo:
     @property
     def is_open(self) -> bool:
         return self.state in OPEN_STATES
-
-    def age_ms(self, now_ms: int) -> int | None:
-        """How long the transaction has been open."""
-        if self.started_ms is None or not self.is_open:
-            return None
-        return max(now_ms - self.started_ms, 0)
-
-    def is_overdue(self, now_ms: int) -> bool:
-        """Whether its coordinator should have ended it by now."""
-        age_ms = self.age_ms(now_ms)
-        return age_ms is not None and age_ms > self.timeout_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,17 +102,22 @@ class TransactionsClient(KafkaClient):
         async def ask(node: NodeId, at: Endpoint) -> list[ListedTransaction]:
             connection = await self._connect(at)
             response = await connection.call(
-                Api.LIST_TRANSACTIONS, state_filters=wanted, producer_id_filters=[],
-                duration_filter=-1, transactional_id_pattern=None,
-            )  # fmt: skip
+                Api.LIST_TRANSACTIONS,
+                state_filters=wanted,
+                producer_id_filters=[],
+                duration_filter=-1,
+                transactional_id_pattern=None,
+            )
             check(response.error_code, f"transactions of broker {node}")
             return [
                 ListedTransaction(
-                    transactional_id=one.transactional_id, state=one.transaction_state,
-                    producer_id=one.producer_id, coordinator=node,
+                    transactional_id=one.transactional_id,
+                    state=one.transaction_state,
+                    producer_id=one.producer_id,
+                    coordinator=node,
                 )
                 for one in response.transaction_states
-            ]  # fmt: skip
+            ]
 
         async def attempt() -> list[list[ListedTransaction]]:
             await self._ask_metadata([], create=False)
@@ -148,34 +137,6 @@ class TransactionsClient(KafkaClient):
             return _transaction_info(answer, node)
 
         return await self.ask_coordinator(transactional_id, ask)
-
-    async def describe_listed(self, listed: Iterable[ListedTransaction]) -> list[TransactionInfo]:
-        """Those of `listed` that are still there, asked of the brokers that listed them."""
-        by_node: dict[NodeId, list[str]] = {}
-        for one in listed:
-            by_node.setdefault(one.coordinator, []).append(one.transactional_id)
-        moved = {
-            ErrorCode.transactional_id_not_found, ErrorCode.not_coordinator,
-            ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available,
-        }  # fmt: skip
-
-        async def ask(node: NodeId, names: list[str]) -> list[TransactionInfo]:
-            endpoint = self._cluster.brokers.get(node)
-            if endpoint is None:
-                return []
-            found = []
-            for answer in await _describe(await self._connect(endpoint), names):
-                if answer.error_code in moved:
-                    continue  # it has ended or moved since
-                check(answer.error_code, _title(answer.transactional_id))
-                found.append(_transaction_info(answer, node))
-            return found
-
-        async def attempt() -> list[list[TransactionInfo]]:
-            return await asyncio.gather(*(ask(node, names) for node, names in by_node.items()))
-
-        found = [one for some in await self.retry(attempt) for one in some]
-        return sorted(found, key=lambda one: one.transactional_id)
 
     async def open_transactions(
         self, places: Iterable[TopicPartition] | None = None
@@ -209,10 +170,14 @@ class TransactionsClient(KafkaClient):
 
         async def ask(node: NodeId, connection: Connection) -> Fenced:
             response = await connection.call(
-                Api.INIT_PRODUCER_ID, transactional_id=transactional_id,
-                transaction_timeout=timeout_ms, producer_id=-1, producer_epoch=-1,
-                enable2_pc=False, keep_prepared_txn=False,
-            )  # fmt: skip
+                Api.INIT_PRODUCER_ID,
+                transactional_id=transactional_id,
+                transaction_timeout=timeout_ms,
+                producer_id=-1,
+                producer_epoch=-1,
+                enable2_pc=False,
+                keep_prepared_txn=False,
+            )
             # ConcurrentTransactions, and so asked again, until every marker stands.
             check(response.error_code, _title(transactional_id))
             return Fenced(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
@@ -250,9 +215,14 @@ class TransactionsClient(KafkaClient):
         async def attempt() -> Fenced:
             connection = await self.any_connection()
             response = await connection.call(
-                Api.INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=0,
-                producer_id=-1, producer_epoch=-1, enable2_pc=False, keep_prepared_txn=False,
-            )  # fmt: skip
+                Api.INIT_PRODUCER_ID,
+                transactional_id=None,
+                transaction_timeout=0,
+                producer_id=-1,
+                producer_epoch=-1,
+                enable2_pc=False,
+                keep_prepared_txn=False,
+            )
             check(response.error_code, "a producer id")
             return Fenced(producer_id=response.producer_id, producer_epoch=response.producer_epoch)
 
@@ -275,55 +245,15 @@ class TransactionsClient(KafkaClient):
     async def _find_coordinator(self, transactional_id: str) -> tuple[NodeId, Endpoint]:
         connection = await self.any_connection()
         response = await connection.call(
-            Api.FIND_COORDINATOR, key=transactional_id, coordinator_keys=[transactional_id],
+            Api.FIND_COORDINATOR,
+            key=transactional_id,
+            coordinator_keys=[transactional_id],
             key_type=TRANSACTION_KEY,
-        )  # fmt: skip
+        )
         (found,) = getattr(response, "coordinators", (response,))
         check(found.error_code, _title(transactional_id), getattr(found, "error_message", None))
         assert found.node_id != NO_NODE, "a coordinator without an error is somewhere"
         return found.node_id, Endpoint(host=found.host, port=found.port)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hanging:
-    """What keeps readers of committed records waiting for longer than it should."""
-
-    overdue: list[TransactionInfo]
-    """Open for longer than their timeout."""
-    orphans: list[OpenTransaction]
-    """Open in partitions, and known to no coordinator."""
-
-
-async def find_hanging(client: TransactionsClient, now_ms: Callable[[], int]) -> Hanging:
-    """Transactions that hang, by the clock `now_ms`."""
-    # Partitions first: what begins and ends in between is known to its coordinator.
-    opened = await client.open_transactions()
-    listed = [one for one in await client.list_transactions() if one.is_open]
-    infos = await client.describe_listed(listed)
-    known = {one.producer_id for one in listed}
-    now = now_ms()
-    return Hanging(
-        overdue=[info for info in infos if info.is_overdue(now)],
-        orphans=[
-            one
-            for one in opened
-            if one.producer_id not in known and now - one.last_timestamp_ms > ORPHAN_MS
-        ],
-    )
-
-
-def require_abortable(info: TransactionInfo) -> None:
-    """Refuse to abort what is not open, or is decided."""
-    what = _title(info.transactional_id)
-    if not info.is_open:
-        message = f"it has no open transaction: it is {info.state}"
-        raise Refused(ErrorCode.invalid_txn_state, what, message)
-    if info.state == COMMITTING:
-        raise Refused(
-            ErrorCode.invalid_txn_state, what,
-            "it is committed, and its partitions are being told; `tidelog replication status` "
-            "shows who cannot be reached",
-        )  # fmt: skip
 
 
 async def _open_on(connection: Connection, asked: dict[str, list[int]]) -> list[OpenTransaction]:
@@ -340,7 +270,8 @@ async def _open_on(connection: Connection, asked: dict[str, list[int]]) -> list[
             check(one.error_code, str(place), one.error_message)
             found += [
                 OpenTransaction(
-                    place=place, producer_id=producer.producer_id,
+                    place=place,
+                    producer_id=producer.producer_id,
                     producer_epoch=producer.producer_epoch,
                     first_offset=producer.current_txn_start_offset,
                     last_timestamp_ms=producer.last_timestamp,
@@ -348,7 +279,7 @@ async def _open_on(connection: Connection, asked: dict[str, list[int]]) -> list[
                 )
                 for producer in one.active_producers
                 if producer.current_txn_start_offset >= 0
-            ]  # fmt: skip
+            ]
     return found
 
 
@@ -390,9 +321,7 @@ def _transaction_info(answer: _State, node: NodeId) -> TransactionInfo:
         started_ms=None if answer.transaction_start_time < 0 else answer.transaction_start_time,
         places=tuple(
             sorted(
-                TopicPartition(topic.topic, number)
-                for topic in answer.topics
-                for number in topic.partitions
+                TopicPartition(topic.topic, number) for topic in answer.topics for number in topic.partitions
             )
         ),
         coordinator=node,

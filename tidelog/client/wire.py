@@ -143,7 +143,7 @@ class Frames(asyncio.BufferedProtocol):
 class Connection:
     """Requests and their answers, over one stream to one node.
 
-    Invariant: every id in `_waiting` was sent and not yet answered.
+    Invariant: every id in `_waiting` was sent and is unanswered.
     Owned by one event loop; any number of its tasks may send.
     """
 
@@ -215,9 +215,7 @@ class Connection:
         low, high = self.versions.get(api_key, (0, -1))
         return low <= version <= high
 
-    async def call(
-        self, api_key: int, *, timeout_seconds: float | None = None, **fields: Any
-    ) -> Any:
+    async def call(self, api_key: int, *, timeout_seconds: float | None = None, **fields: Any) -> Any:
         """Send `fields` in the best common version; return kio's response of that version."""
         request = request_entity(api_key, self.version(api_key), fields)
         return await self.request(request, timeout_seconds=timeout_seconds)
@@ -286,18 +284,13 @@ class Connection:
                 request_entity(
                     Api.API_VERSIONS,
                     version,
-                    {
-                        "client_software_name": "tidelog",
-                        "client_software_version": tidelog.__version__,
-                    },
+                    {"client_software_name": "tidelog", "client_software_version": tidelog.__version__},
                 )
             )
             # A node that does not speak this version says so in version 0, with its own range.
             refused = len(frame) >= 6 and _INT16.unpack_from(frame, 4)[0] == UNSUPPORTED_VERSION
             response = self._decode(frame, Api.API_VERSIONS, 0 if refused else version)
-            self.versions = {
-                api.api_key: (api.min_version, api.max_version) for api in response.api_keys
-            }
+            self.versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
             if not refused:
                 return
             lower = self.version(Api.API_VERSIONS) if self.versions else 0
@@ -352,9 +345,7 @@ class Connection:
     def _failed(self) -> ConnectionFailed:
         """A new error for each who hears of it: a shared one would collect tracebacks."""
         assert self._failure is not None
-        return ConnectionFailed(
-            self.endpoint, str(self._failure).removeprefix(f"{self.endpoint}: ")
-        )
+        return ConnectionFailed(self.endpoint, str(self._failure).removeprefix(f"{self.endpoint}: "))
 
     def _require_open(self) -> None:
         if self._failure is not None:

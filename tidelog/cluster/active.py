@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tidelog.cluster.leadership import Leadership
-from tidelog.cluster.member import Member
+from tidelog.cluster.member import ClusterMember
 from tidelog.cluster.messages import (
     Beat,
     ChangeInSync,
@@ -46,7 +46,7 @@ class ActiveController:
     def __init__(
         self,
         host: Host,
-        member: Member,
+        member: ClusterMember,
         min_in_sync: MinInSync,
         config_of: ConfigOf,
         *,
@@ -77,9 +77,11 @@ class ActiveController:
         """Begin to listen: the node knows its cluster now."""
         metadata = self._metadata
         self._controller = controller = Controller(
-            cluster_id=self._member.identity.cluster_id, min_in_sync=self._min_in_sync,
-            config_of=self._config_of, lease_seconds=self._lease_seconds,
-        )  # fmt: skip
+            cluster_id=self._member.identity.cluster_id,
+            min_in_sync=self._min_in_sync,
+            config_of=self._config_of,
+            lease_seconds=self._lease_seconds,
+        )
 
         def applied(records: Sequence[MetadataRecord]) -> None:
             controller.applied(metadata.image, records, metadata.applied)
@@ -166,9 +168,7 @@ class ActiveController:
         except NotController:
             place.send(RegisterAnswer())
         except StaleBrokerEpoch as error:
-            place.send(
-                RegisterAnswer(problem=str(error), code=error.code, broker_epoch=error.current)
-            )
+            place.send(RegisterAnswer(problem=str(error), code=error.code, broker_epoch=error.current))
         except BrokerError as error:
             place.send(RegisterAnswer(problem=str(error), code=error.code))
         else:
@@ -202,10 +202,13 @@ class ActiveController:
         )
         place.send(
             HeartbeatAnswer(
-                is_controller=True, is_known=standing.is_known, is_fenced=standing.is_fenced,
-                may_stop=standing.may_stop, process=self._process,
+                is_controller=True,
+                is_known=standing.is_known,
+                is_fenced=standing.is_fenced,
+                may_stop=standing.may_stop,
+                process=self._process,
             )
-        )  # fmt: skip
+        )
         if standing.is_fenced or heartbeat.wants_shutdown or self.controller.has_news:
             self._wake.set()
 

@@ -6,7 +6,7 @@ Rule 2: a voter that is let in is a broker that follows already: its disk and ad
 
 from typing import Final
 
-from tidelog.cluster.member import Member
+from tidelog.cluster.member import ClusterMember
 from tidelog.cluster.messages import ChangeVoters, ChangeVotersAnswer
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import VotersChanged
@@ -16,12 +16,7 @@ from tidelog.model import NodeId
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
-from tidelog.raft.changes import (
-    DuplicateVoter,
-    VoterChangeRefused,
-    VoterNotFound,
-    VotersNotSettled,
-)
+from tidelog.raft.changes import DuplicateVoter, VoterChangeRefused, VoterNotFound, VotersNotSettled
 from tidelog.raft.voters import ReplicaKey, Voter
 
 _ASK_SECONDS_MAX: Final = 10.0
@@ -30,7 +25,7 @@ _ASK_SECONDS_MAX: Final = 10.0
 class Electorate:
     """The voters, as operators change them."""
 
-    def __init__(self, host: Host, member: Member) -> None:
+    def __init__(self, host: Host, member: ClusterMember) -> None:
         self._host = host
         self._member = member
         member.handle(ChangeVoters, self._on_change)

@@ -85,14 +85,15 @@ class Formation:
     def introduction(self) -> IAm:
         formed = self.formed
         if formed is None:
-            return IAm(
-                me=self.me, cluster=self._cluster, is_formed=False, quorum=tuple(self._quorum)
-            )
+            return IAm(me=self.me, cluster=self._cluster, is_formed=False, quorum=tuple(self._quorum))
         voters = self.newest_voters if self.newest_voters is not None else formed.voters
         return IAm(
-            me=self.me, cluster=formed.cluster, is_formed=True, voters=tuple(voters),
+            me=self.me,
+            cluster=formed.cluster,
+            is_formed=True,
+            voters=tuple(voters),
             quorum=tuple(self._quorum),
-        )  # fmt: skip
+        )
 
     async def join(self, hub: Hub) -> Formed:
         """Form a quorum with the others, or adopt the one that is there; however long it takes."""

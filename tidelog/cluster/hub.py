@@ -44,11 +44,17 @@ class Hub:
         self._links: dict[NodeId, Link] = {}
         self._down_calls: list[Callable[[NodeId], None]] = []
         self._gone_calls: list[Callable[[NodeId], None]] = []
+        self._broken_calls: list[Callable[[NodeId], None]] = []
+        self._reached_calls: list[Callable[[NodeId], None]] = []
         self._hello_checks: list[Callable[[Hello], str | None]] = []
         self._listener = PeerListener(
-            host, me=me, receive=self._receive, on_gone=self._on_gone, on_hello=self._on_hello,
+            host,
+            me=me,
+            receive=self._receive,
+            on_gone=self._on_gone,
+            on_hello=self._on_hello,
             messages=msgspec.msgpack.Decoder(Union[tuple(handlers)]),  # noqa: UP007
-        )  # fmt: skip
+        )
 
     async def listen(self, at: Endpoint) -> Endpoint:
         return await self._listener.start(at)
@@ -61,15 +67,21 @@ class Hub:
         """Call `call` when a peer's connection to us is lost, for whatever reason."""
         self._gone_calls.append(call)
 
+    def on_broken(self, call: Callable[[NodeId], None]) -> None:
+        """Call `call` when a connection to or from a peer is lost, for whatever reason."""
+        self._broken_calls.append(call)
+
+    def on_reached(self, call: Callable[[NodeId], None]) -> None:
+        """Call `call` when this node has made a connection to a peer."""
+        self._reached_calls.append(call)
+
     def on_hello(self, check: Callable[[Hello], str | None]) -> None:
         """Let `check` refuse a peer, by the reason that it returns."""
         self._hello_checks.append(check)
 
     # Asking.
 
-    async def ask(
-        self, node: NodeId, message: msgspec.Struct, answer: type[T], *, seconds_max: float
-    ) -> T:
+    async def ask(self, node: NodeId, message: msgspec.Struct, answer: type[T], *, seconds_max: float) -> T:
         """The answer of `node`; PeerUnreachable if there is none, PeerRefused if never."""
         if node == self._me().node:
             mine: T = await self._ask_myself(message, _Own(takes_data=False), seconds_max)
@@ -84,9 +96,7 @@ class Hub:
         The view is writable memory of its own, to be kept as long as one likes.
         """
         if node == self._me().node:
-            mine: tuple[T, memoryview] = await self._ask_myself(
-                message, _Own(takes_data=True), seconds_max
-            )
+            mine: tuple[T, memoryview] = await self._ask_myself(message, _Own(takes_data=True), seconds_max)
             return mine
         return await self._link(node).ask_data(message, answer, seconds_max=seconds_max)
 
@@ -105,6 +115,11 @@ class Hub:
         """How the way to each peer is that this node ever asked, by node."""
         return {node: link.status() for node, link in sorted(self._links.items())}
 
+    def is_connected(self, node: NodeId) -> bool:
+        """Whether there is a connection from this node to a peer."""
+        link = self._links.get(node)
+        return link is not None and link.is_connected
+
     def is_missed(self, node: NodeId) -> bool:
         """Whether the last try to reach a peer failed, and none has succeeded since."""
         link = self._links.get(node)
@@ -122,18 +137,19 @@ class Hub:
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = Link(
-                self._host, node,
+                self._host,
+                node,
                 hello=lambda: self._hello(node),
-                where=lambda: self._where(node), on_welcome=lambda welcome: None,
+                where=lambda: self._where(node),
+                on_welcome=lambda welcome: self._on_reached(node),
                 on_down=self._on_down,
-            )  # fmt: skip
+                on_lost=self._on_broken,
+            )
         return link
 
     def _hello(self, node: NodeId) -> Hello:
         me = self._me()
-        return Hello(
-            protocol=PROTOCOL, cluster=me.cluster, node=me.node, directory=me.directory, wanted=node
-        )
+        return Hello(protocol=PROTOCOL, cluster=me.cluster, node=me.node, directory=me.directory, wanted=node)
 
     # Hearing.
 
@@ -151,6 +167,15 @@ class Hub:
 
     def _on_gone(self, node: NodeId) -> None:
         for call in self._gone_calls:
+            call(node)
+        self._on_broken(node)
+
+    def _on_broken(self, node: NodeId) -> None:
+        for call in self._broken_calls:
+            call(node)
+
+    def _on_reached(self, node: NodeId) -> None:
+        for call in self._reached_calls:
             call(node)
 
     def _on_hello(self, hello: Hello) -> str | None:

@@ -11,7 +11,7 @@ Rule 3: no clock and no timeout is believed here: a paused node, a slow link or 
 import asyncio
 from typing import Final
 
-from tidelog.cluster.member import Member
+from tidelog.cluster.member import ClusterMember
 from tidelog.cluster.messages import ConfirmEpoch, ConfirmEpochAnswer
 from tidelog.model import Epoch, NodeId
 from tidelog.peers.listener import Answer
@@ -25,7 +25,7 @@ _ASK_SECONDS_MAX: Final = 0.5
 class Leadership:
     """What this node asks the other voters, and answers them."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: ClusterMember) -> None:
         self._member = member
         self._waiting: list[asyncio.Future[bool]] = []
         self._is_asking = False

@@ -21,6 +21,7 @@ from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum import Quorum
 from tidelog.cluster.quorum_log import QuorumLog
 from tidelog.cluster.snapshots import Snapshots
+from tidelog.config import NodeConfig
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
 from tidelog.controller.snapshot import decode_snapshot, encode_snapshot, encode_topic
@@ -44,7 +45,7 @@ NOWHERE: Final = Endpoint(host="", port=0)
 _TOPICS_AT_ONCE: Final = 20
 
 
-class Member:
+class ClusterMember:
     """This node as one of a cluster."""
 
     def __init__(
@@ -76,25 +77,39 @@ class Member:
         self.metadata = Metadata(host)
         self._acknowledgements: Acknowledgements | None = None
         self.log = QuorumLog(
-            host, rounds, directory, budget, on_synced=lambda end: self.quorum.on_synced(end),
+            host,
+            rounds,
+            directory,
+            budget,
+            on_synced=lambda end: self.quorum.on_synced(end),
             on_disk_full=lambda full: self.quorum.on_disk_full(full),
             segment_bytes=segment_bytes,
             before_mending=None if self._is_alone else self._note_loss,
-        )  # fmt: skip
+        )
         self._snapshots = Snapshots(host.disk, self.log.path)
         if quorum:  # others may vote, though this node may be the only one to form the quorum
             self._acknowledgements = Acknowledgements(
-                host, self.log.path, directory.reserve,
+                host,
+                self.log.path,
+                directory.reserve,
                 on_noted=lambda end: self.quorum.post(Synced(end)),
                 spawn=lambda work: self.quorum.spawn(work),
-            )  # fmt: skip
+            )
         self.quorum = Quorum(
-            host, self.log, self._snapshots, reserve=directory.reserve,
-            acknowledgements=self._acknowledgements, me=self.me,
-            timing=timing, contacts=list(quorum),
-            on_commit=self.metadata.apply, on_snapshot=self._begin_from, on_lead=self._on_lead,
-            on_follow=self._on_follow, on_fatal=on_fatal,
-        )  # fmt: skip
+            host,
+            self.log,
+            self._snapshots,
+            reserve=directory.reserve,
+            acknowledgements=self._acknowledgements,
+            me=self.me,
+            timing=timing,
+            contacts=list(quorum),
+            on_commit=self.metadata.apply,
+            on_snapshot=self._begin_from,
+            on_lead=self._on_lead,
+            on_follow=self._on_follow,
+            on_fatal=on_fatal,
+        )
         self._formation = Formation(
             host, directory.root, me=self.me, cluster=identity.cluster_id, quorum=quorum
         )
@@ -190,8 +205,10 @@ class Member:
         _log.error(
             "the quorum knows node %d with another disk: this one follows, and does not vote. If "
             "the old disk is gone for good: tidelog quorum remove %d, tidelog quorum add %d",
-            node, node, node,
-        )  # fmt: skip
+            node,
+            node,
+            node,
+        )
 
     async def _find_quorum(self) -> Formed:
         if self._is_alone or self.log.end > 0 or self._snapshot is not None:
@@ -219,8 +236,9 @@ class Member:
     def _introduce(self) -> Welcome:
         return Welcome(
             cluster=self.identity.cluster_id if self._is_formed else None,
-            node=self.me.key.id, directory=self.me.key.directory,
-        )  # fmt: skip
+            node=self.me.key.id,
+            directory=self.me.key.directory,
+        )
 
     def _check_hello(self, hello: Hello) -> str | None:
         """Refuse a second node of a number while the first one lives."""
@@ -319,3 +337,15 @@ class Member:
         """Leave, handing over what this node leads."""
         await self.quorum.stop()
         self.hub.close()
+
+
+def timing_of(config: NodeConfig) -> Timing:
+    """How long a member of the quorum waits for what."""
+    election = config.quorum_election_timeout_ms / 1000
+    fetch = config.quorum_fetch_timeout_ms / 1000
+    return Timing(
+        election_timeout_min=election,
+        election_timeout_max=2 * election,
+        fetch_timeout=fetch,
+        fetch_wait=min(0.5, fetch / 4),
+    )

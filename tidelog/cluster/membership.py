@@ -13,18 +13,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
-from tidelog.cluster.member import Member
+from tidelog.cluster.member import ClusterMember
 from tidelog.cluster.messages import Beat, HeartbeatAnswer, Register, RegisterAnswer
 from tidelog.controller.image import BrokerImage
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReport
-from tidelog.errors import (
-    DuplicateBrokerRegistration,
-    InconsistentClusterId,
-    StaleBrokerEpoch,
-    TidelogError,
-)
+from tidelog.errors import DuplicateBrokerRegistration, InconsistentClusterId, StaleBrokerEpoch, TidelogError
 from tidelog.host import Host
 from tidelog.model import NodeId
 from tidelog.peers.stream import PeerUnreachable
@@ -42,7 +37,7 @@ Key = TypeVar("Key")
 
 
 class Reports(Protocol[Key]):
-    """What voters are told of the replicas here; see `broker.reporting`."""
+    """What voters are told of the replicas here; see `replication.replica_reports`."""
 
     def news(self, voter: NodeId) -> dict[Key, ReplicaReport]: ...
 
@@ -72,7 +67,7 @@ class Membership:
     def __init__(
         self,
         host: Host,
-        member: Member,
+        member: ClusterMember,
         *,
         interval_seconds: float,
         lease_seconds: float,
@@ -116,7 +111,7 @@ class Membership:
 
     @property
     def broker(self) -> BrokerImage | None:
-        """This life as the image has it; None if it does not yet, or has another one."""
+        """This life as the image has it; None while the image has none, or another one."""
         broker = self._metadata.image.brokers.get(self.me)
         if broker is None or broker.broker_epoch != self._broker_epoch:
             return None
@@ -156,9 +151,11 @@ class Membership:
             )
         try:
             answer = await self._member.hub.ask(
-                leader, Register(registration=self._newest_registration()), RegisterAnswer,
+                leader,
+                Register(registration=self._newest_registration()),
+                RegisterAnswer,
                 seconds_max=_ASK_SECONDS_MAX,
-            )  # fmt: skip
+            )
         except PeerUnreachable as error:
             return error
         except PeerRefused as error:
@@ -225,11 +222,15 @@ class Membership:
             news = reporting.news(voter)
             sent_at = self._host.clock.monotonic()
             heartbeat = Heartbeat(
-                node=self.me, broker_epoch=epoch, metadata_offset=self._metadata.applied,
-                wants_shutdown=self._wants_stop, replicas=tuple(news.values()),
-                disk_full=self._room.is_short, has_unheard=reporting.has_unheard(voter, news),
+                node=self.me,
+                broker_epoch=epoch,
+                metadata_offset=self._metadata.applied,
+                wants_shutdown=self._wants_stop,
+                replicas=tuple(news.values()),
+                disk_full=self._room.is_short,
+                has_unheard=reporting.has_unheard(voter, news),
                 lacks_files=self._room.is_short and not self._room.is_full,
-            )  # fmt: skip
+            )
             try:
                 answer = await self._member.hub.ask(
                     voter,
@@ -269,9 +270,7 @@ class Membership:
     async def _begin_again(self) -> None:
         """Register as another life: whatever this one led, it leads no more."""
         try:
-            await self.register(
-                replace(self._registration, incarnation=self._host.new_id().hex, clean=False)
-            )
+            await self.register(replace(self._registration, incarnation=self._host.new_id().hex, clean=False))
         except Refused as error:
             _log.critical("%s", error)
             self._on_fatal(error)

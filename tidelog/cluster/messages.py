@@ -10,7 +10,7 @@ from tidelog.controller.in_sync import WantedInSync
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord
 from tidelog.controller.registration import Registration
-from tidelog.model import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset, ProducerId
+from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, ProducerId
 from tidelog.peers.wire import Message
 from tidelog.raft.voters import ReplicaKey, Voter
 
@@ -391,6 +391,27 @@ class ServeAnswer(Message, frozen=True, kw_only=True, tag=True):
     known: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+# What operators ask for.
+
+
+class Perform(Message, frozen=True, kw_only=True, tag=True):
+    """A verb, sent by the node that was asked for it, and that let it pass, to the one that can do it."""
+
+    verb: str
+    asked: msgspec.Raw
+
+
+class Performed(Message, frozen=True, kw_only=True, tag=True):
+    answer: msgspec.Raw = msgspec.Raw(b"\xc0")
+    code: int = 0
+    """Of the error that it was refused with; 0 if it was done."""
+    detail: str = ""
+    is_unknown: bool = False
+    """Nobody knows whether it was done, or will be."""
+    acted_on: Offset = 0
+    """All metadata below it is acted on at the node that answers."""
+
+
 # Whether a leader still leads.
 
 
@@ -408,6 +429,9 @@ class ConfirmLeads(Message, frozen=True, kw_only=True, tag=True):
     """
 
     leads: tuple[Lead, ...]
+    of: NodeId = NO_NODE
+    """Who shall say so: another node than the one that is asked, which asks it and passes on what
+    it says. Nodes of an earlier release answer for themselves."""
 
 
 class ConfirmLeadsAnswer(Message, frozen=True, kw_only=True, tag=True):
@@ -415,6 +439,8 @@ class ConfirmLeadsAnswer(Message, frozen=True, kw_only=True, tag=True):
     """For each: yes, no, or that this node does not know."""
     acted_on: Offset = NO_OFFSET
     """All metadata below it is acted on here; NO_OFFSET from nodes of an earlier release."""
+    of: NodeId = NO_NODE
+    """Whose words these are, if another node passes them on."""
 
 
 # What an operator asks of a node by way of another.

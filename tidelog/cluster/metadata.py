@@ -23,13 +23,7 @@ from tidelog.cluster.quorum_log import Entry
 from tidelog.controller.conflicts import RecentCommits
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
-from tidelog.errors import (
-    BrokerError,
-    NotController,
-    RequestTimedOut,
-    StorageError,
-    StorageErrorAfterAppend,
-)
+from tidelog.errors import BrokerError, NotController, RequestTimedOut, StorageError, StorageErrorAfterAppend
 from tidelog.host import Host
 from tidelog.model import NodeId, Offset
 from tidelog.peers.listener import Answer
@@ -155,9 +149,7 @@ class Metadata:
         something because it is not there."""
         await self.change(_nothing)
 
-    async def _try(
-        self, decide: Callable[[ClusterImage], Change], asked: "_Asked"
-    ) -> Change | None:
+    async def _try(self, decide: Callable[[ClusterImage], Change], asked: "_Asked") -> Change | None:
         refusal = self._quorum.refusal
         is_alone = self._quorum.raft.leader in (None, self._me)
         if refusal is not None and is_alone and not asked.is_unsure:
@@ -170,9 +162,7 @@ class Metadata:
             return None
         return await self._try_there(leader, decide, asked)
 
-    async def _try_here(
-        self, decide: Callable[[ClusterImage], Change], asked: "_Asked"
-    ) -> Change | None:
+    async def _try_here(self, decide: Callable[[ClusterImage], Change], asked: "_Asked") -> Change | None:
         try:
             decided = decide(self.image)
         except BrokerError:

@@ -26,13 +26,7 @@ from tidelog.cluster.snapshots import Snapshots, checked
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
 from tidelog.controller.snapshot import decode_snapshot
-from tidelog.errors import (
-    BrokerError,
-    CorruptMessage,
-    NotController,
-    StorageError,
-    StorageErrorAfterAppend,
-)
+from tidelog.errors import BrokerError, CorruptMessage, NotController, StorageError, StorageErrorAfterAppend
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
 from tidelog.log.steps import DiskFull, is_short, refusal, shortage
@@ -89,8 +83,11 @@ STATE_FILE: Final = "quorum-state"
 _FETCH_BYTES: Final = 1024 * 1024
 _SNAPSHOT_PIECE_BYTES: Final = 1024 * 1024
 _ANSWERS: Final[dict[type, type]] = {
-    Vote: VoteAnswer, BeginEpoch: EpochAnswer, EndEpoch: EpochAnswer, Fetch: FetchAnswer,
-}  # fmt: skip
+    Vote: VoteAnswer,
+    BeginEpoch: EpochAnswer,
+    EndEpoch: EpochAnswer,
+    Fetch: FetchAnswer,
+}
 _ASK_SECONDS_MAX: Final = 1.0
 _WORK_AT_ONCE: Final = 50
 """How many events and records are looked at in one turn of the loop, and one batch more."""
@@ -168,9 +165,12 @@ class Quorum:
     def handlers(self) -> dict[type[msgspec.Struct], Handler]:
         """What peers may ask of a quorum's member."""
         return {
-            Vote: self._asked, BeginEpoch: self._asked, EndEpoch: self._asked,
-            Fetch: self._asked, FetchSnapshot: self._asked_for_snapshot,
-        }  # fmt: skip
+            Vote: self._asked,
+            BeginEpoch: self._asked,
+            EndEpoch: self._asked,
+            Fetch: self._asked,
+            FetchSnapshot: self._asked_for_snapshot,
+        }
 
     # Starting.
 
@@ -208,8 +208,10 @@ class Quorum:
         _log.error(
             "the disk of node %d has lost metadata that was synced: its log ends at offset %d of "
             "epoch %d. It votes for nobody who lacks that, and leads only once it has it again",
-            self.me.key.id, here.end, here.epoch,
-        )  # fmt: skip
+            self.me.key.id,
+            here.end,
+            here.epoch,
+        )
 
     def _position(self, end: Offset) -> Position:
         """How far the log goes up to `end`."""
@@ -227,25 +229,33 @@ class Quorum:
             # Whichever it is: what comes next is later than both.
             _log.warning(
                 "the promises of node %d end with epoch %d, its log with %d; going on from that",
-                self.me.key.id, state.epoch, log.epochs.latest,
-            )  # fmt: skip
+                self.me.key.id,
+                state.epoch,
+                log.epochs.latest,
+            )
             state = ElectionState(epoch=log.epochs.latest)
         decided = min(self.log.high_watermark, log.end)  # of this process, if it begins again
         snapshot = self._snapshot
         history = [
-            (entry.start, named)
-            for entry in self.log.waiting
-            if (named := _voters_named(entry)) is not None
+            (entry.start, named) for entry in self.log.waiting if (named := _voters_named(entry)) is not None
         ]
         self.raft = Raft(
-            me=self.me, state=state, voters=self._decided_voters, voters_history=history,
-            epochs=log.epochs, log_start=log.start, end=log.end, synced_end=log.synced_end,
+            me=self.me,
+            state=state,
+            voters=self._decided_voters,
+            voters_history=history,
+            epochs=log.epochs,
+            log_start=log.start,
+            end=log.end,
+            synced_end=log.synced_end,
             high_watermark=max(decided, snapshot.end if snapshot is not None else 0),
             snapshot=snapshot,
-            timing=self._timing, draw=self._host.random.random, now=self._host.clock.monotonic(),
+            timing=self._timing,
+            draw=self._host.random.random,
+            now=self._host.clock.monotonic(),
             contacts=self._contacts,
             acknowledged=NOWHERE if acknowledgements is None else acknowledgements.noted,
-        )  # fmt: skip
+        )
         self._check_voters()
 
     def _check_voters(self) -> None:
@@ -411,9 +421,7 @@ class Quorum:
         if isinstance(request, Fetch):
             seconds_max += self._timing.fetch_wait
         try:
-            answer: Any = await self._hub.ask(
-                to, request, _ANSWERS[type(request)], seconds_max=seconds_max
-            )
+            answer: Any = await self._hub.ask(to, request, _ANSWERS[type(request)], seconds_max=seconds_max)
             if isinstance(answer, FetchAnswer) and answer.data:
                 self._fetched = (answer.data, await _checked(answer))
         except PeerUnreachable as error:
@@ -431,9 +439,7 @@ class Quorum:
         if place is None or place.is_gone:
             return
         answer = effect.answer
-        if isinstance(answer, FetchAnswer) and answer.accepted and not (
-            answer.diverging or answer.snapshot
-        ):  # fmt: skip
+        if isinstance(answer, FetchAnswer) and answer.accepted and not (answer.diverging or answer.snapshot):
             self.spawn(self._send_data(place, answer))
         else:
             place.send(answer)
@@ -445,9 +451,7 @@ class Quorum:
             except CorruptMessage as error:
                 place.fail(f"offset {answer.offset} is damaged: {error}")
                 if self._acknowledgements is not None:  # else nobody has what is damaged here
-                    self._on_fatal(
-                        StorageError(f"{self.log.path} is damaged ({error}); a start mends it")
-                    )
+                    self._on_fatal(StorageError(f"{self.log.path} is damaged ({error}); a start mends it"))
                 return
             except (BrokerError, OSError) as error:  # trimmed or cut meanwhile
                 place.fail(f"offset {answer.offset} cannot be read: {error}")
@@ -648,9 +652,7 @@ class Quorum:
             return False
         return True
 
-    def _asked_for_snapshot(
-        self, source: NodeId, request: FetchSnapshot, place: Answer | None
-    ) -> None:
+    def _asked_for_snapshot(self, source: NodeId, request: FetchSnapshot, place: Answer | None) -> None:
         if place is not None:
             self.spawn(self._send_piece(request, place))
 
@@ -664,18 +666,15 @@ class Quorum:
             if not is_short(error):
                 raise
             size, data = 0, b""  # who asks tries again
-        place.send(
-            SnapshotPiece(epoch=self.raft.epoch, size=size, position=request.position, data=data)
-        )
+        place.send(SnapshotPiece(epoch=self.raft.epoch, size=size, position=request.position, data=data))
 
     async def _get_snapshot(self, wanted: GetSnapshot) -> None:
         content = bytearray()
         try:
             while True:
                 request = FetchSnapshot(
-                    epoch=wanted.epoch, replica=self.me.key, snapshot=wanted.snapshot,
-                    position=len(content),
-                )  # fmt: skip
+                    epoch=wanted.epoch, replica=self.me.key, snapshot=wanted.snapshot, position=len(content)
+                )
                 piece = await self._hub.ask(
                     wanted.leader, request, SnapshotPiece, seconds_max=2 * _ASK_SECONDS_MAX
                 )

@@ -27,7 +27,8 @@ from tidelog.errors import CorruptMessage, StorageError
 from tidelog.host import Bytes, Host, unbroken
 from tidelog.log.directory import DataDirectory
 from tidelog.log.epochs import EpochHistory
-from tidelog.log.log import ColdRead, Log, LogState
+from tidelog.log.log import Log, LogState
+from tidelog.log.reading import Read
 from tidelog.log.recovery import Before, open_log
 from tidelog.log.retention import remove_segments
 from tidelog.log.rounds import Rounds
@@ -154,10 +155,14 @@ class QuorumLog:
         directory.claim(METADATA_PARTITION, METADATA_TOPIC_ID)
         known = directory.log_starts.get(METADATA_PARTITION, 0)
         work = partial(
-            open_log, self._host.disk, self.path, clean=clean, start=known,
+            open_log,
+            self._host.disk,
+            self.path,
+            clean=clean,
+            start=known,
             durable_mark=directory.durable_marks.get(METADATA_PARTITION, 0),
             index_interval_bytes=CONFIG.index_interval_bytes,
-        )  # fmt: skip
+        )
         state = directory.reserve.spend(work)
         if state.damaged_at is not None and self._before_mending is not None:
             return self._mend(state.damaged_at, state.start, state.epochs, start)
@@ -174,16 +179,15 @@ class QuorumLog:
             return self._begin_at(start)
         return state
 
-    def _mend(
-        self, damaged_at: Offset, log_start: Offset, epochs: EpochHistory, start: Offset
-    ) -> LogState:
+    def _mend(self, damaged_at: Offset, log_start: Offset, epochs: EpochHistory, start: Offset) -> LogState:
         """Cut damage off, and all behind it: the quorum sends it again."""
         assert self._before_mending is not None
         self._before_mending()
         _log.error(
             "%s is damaged at offset %d; what follows is fetched again from the other voters",
-            METADATA_PARTITION, damaged_at,
-        )  # fmt: skip
+            METADATA_PARTITION,
+            damaged_at,
+        )
         kept = EpochHistory(epochs)
         kept.cut_end(damaged_at)
         self._directory.lower_mark(METADATA_PARTITION, damaged_at)
@@ -196,10 +200,14 @@ class QuorumLog:
 
     def _open_at(self, start: Offset, before: Before | None = None) -> LogState:
         return open_log(
-            self._host.disk, self.path, clean=False, start=start,
+            self._host.disk,
+            self.path,
+            clean=False,
+            start=start,
             durable_mark=0 if before is None else before.synced_end,
-            index_interval_bytes=CONFIG.index_interval_bytes, before=before,
-        )  # fmt: skip
+            index_interval_bytes=CONFIG.index_interval_bytes,
+            before=before,
+        )
 
     def _take(self, state: LogState) -> None:
         self.log = Log(self.path, self._config, self._budget, state)
@@ -229,10 +237,7 @@ class QuorumLog:
         return None
 
     def _read(self, offset: Offset) -> Bytes:
-        read = self.log.read(offset, _READ_BYTES, self.log.end)
-        if isinstance(read, ColdRead):
-            return read.perform(self._host.disk)
-        return b"".join(read[0])
+        return self.log.read(offset, _READ_BYTES, self.log.end).load_unchecked(self._host.disk)
 
     # Looking.
 
@@ -247,12 +252,12 @@ class QuorumLog:
         """
         end = self.log.end
         read = self.log.read(offset, bytes_max, end)
-        if isinstance(read, ColdRead):
-            return await self._host.offload.run(partial(self._read_cold, read, offset, end))
-        return b"".join(read[0])
+        if read.cold is None:
+            return bytes(read.joined)
+        return await self._host.offload.run(partial(self._read_cold, read, offset, end))
 
-    def _read_cold(self, read: ColdRead, offset: Offset, end: Offset) -> bytes:
-        data = bytes(read.perform(self._host.disk))
+    def _read_cold(self, read: Read, offset: Offset, end: Offset) -> bytes:
+        data = bytes(read.load_unchecked(self._host.disk))
         entries = entries_in(data)
         if offset < end and (not entries or entries[0].start > offset):
             raise CorruptMessage(f"nothing can be read at offset {offset}")

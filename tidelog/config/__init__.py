@@ -1,10 +1,11 @@
 """Settings: one definition each, with type, default, limits and a sentence for people.
 
-    setting.py      one setting
-    topic.py        those of a topic
-    node.py         those of a node, and where they come from
-    seed.py         the keys of files for a master and its replicas, and what they are here
-    reference.py    all of them as a document
+    setting.py         one setting
+    topic.py           those of a topic
+    node.py            those of a node, and where they come from
+    master_replica.py  the keys of files for a master and its replicas, and what they are here
+    reference.py       all of them as a document
+    quorum.py          the voters, as an option names them
 
 Rule 1: a setting's name is its field's name with dots for underscores (`retention_ms` is
         `retention.ms`), as Kafka names it wherever Kafka has it.

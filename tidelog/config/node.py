@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidelog.config.master_replica import FORMER_KEYS, translate
 from tidelog.config.quorum import parse_quorum
-from tidelog.config.seed import SEED_KEYS, translate
 from tidelog.config.setting import DAY_MS, MIB, Setting, setting, settings_of, similar
 from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, topic_config
 from tidelog.errors import ConfigError
@@ -37,17 +37,17 @@ TOPIC_DEFAULT_PREFIX: Final = "log."
 class NodeConfig:
     """How one node runs."""
 
-    data: str = setting("data", "The directory that holds everything this node keeps.")
+    data: str = setting("data", "The data directory of this node.")
     node_id: int = setting(1, "This node's number in the cluster.", least=0, most=2**31 - 1)
-    rack: str = setting("", "Where this node stands, for placement and nearby reads.")
-    kafka: str = setting("127.0.0.1:9092", "HOST:PORT that Kafka clients connect to.")
-    kafka_advertised: str = setting(
-        "", "HOST:PORT that clients are told to use, when it is not the one listened on."
+    rack: str = setting(
+        "", "The rack of this node, for the placement of replicas and reads from the nearest one."
     )
+    kafka: str = setting("127.0.0.1:9092", "HOST:PORT that Kafka clients connect to.")
+    kafka_advertised: str = setting("", "HOST:PORT that clients are told to use, if it differs from `kafka`.")
     http: str = setting(
         "127.0.0.1:8080",
-        "HOST:PORT of the HTTP face; empty for none. If only the default's port is taken, the node "
-        "goes without.",
+        "HOST:PORT that HTTP clients connect to; empty turns HTTP off. If the port is in use and this "
+        "setting is the default, the node starts without HTTP.",
     )
     peer: str = setting(
         "",
@@ -60,62 +60,58 @@ class NodeConfig:
         "`peer` addresses; the same on every node. Empty for a node that is alone.",
     )
     quorum_election_timeout_ms: int = setting(
-        1000, "How long a voter waits for an election, at least; up to twice that.", least=50
+        1000, "The least election timeout of a voter; the greatest is twice this.", least=50
     )
     quorum_fetch_timeout_ms: int = setting(
-        2000, "A voter that its leader does not answer for so long looks for another.", least=100
+        2000, "A voter without an answer from its leader for this long starts an election.", least=100
     )
     broker_heartbeat_interval_ms: int = setting(
-        500, "How often a node tells every voter that it lives.", least=10
+        500, "How often a node sends a heartbeat to every voter.", least=10
     )
     broker_session_timeout_ms: int = setting(
-        2000, "A node that is silent for so long is fenced: it leads nothing.", least=50
+        2000, "A node without a heartbeat for this long is fenced: it leads nothing.", least=50
     )
     replica_lag_time_max_ms: int = setting(
-        10_000, "A follower that has not been level with its leader for so long is out of sync.",
+        10_000,
+        "A follower that has not reached its leader's log end for this long leaves the in-sync set.",
         least=10,
-    )  # fmt: skip
+    )
     catchup_threshold_records: int = setting(
-        100, "A follower that is behind by more is said to catch up.", least=0
+        100, "A follower that is further behind than this counts as catching up.", least=0
     )
-    catchup_scan_ms: int = setting(
-        5000, "How often a leader looks for followers that are behind.", least=10
-    )
-    catchup_check_ms: int = setting(
-        10_000, "How often a follower looks whether it is behind.", least=10
-    )
+    catchup_scan_ms: int = setting(5000, "How often a leader checks for followers that are behind.", least=10)
+    catchup_check_ms: int = setting(10_000, "How often a follower checks whether it is behind.", least=10)
     catchup_bytes_per_second: int = setting(
         32 * MIB,
-        "How much this node sends to all followers that catch up and are not in sync, together; "
-        "0 for no limit. It is raised to 1.5 times what is written, or it would never end.",
+        "Bytes per second that this node sends to all catching-up followers together; 0 for no limit. A "
+        "limit below 1.5 times the rate of writes is raised to that, so that the catch-up ends.",
         least=0,
     )
     leader_replication_throttled_rate: int = setting(
-        0, "Kafka's name for the same limit; of both that are set the lower holds.", least=0
+        0, "Kafka's name for catchup.bytes.per.second; if both are set, the lower one holds.", least=0
     )
     follower_replication_throttled_rate: int = setting(
-        0, "Taken for Kafka's sake, without effect: leaders keep the pace.", least=0
+        0, "Accepted for compatibility, without effect: leaders limit the rate.", least=0
     )
     catchup_concurrent_max: int = setting(
-        8, "How many replicas that are not in sync catch up with this node at once.", least=1
+        8, "Replicas that may catch up with this node's leaders at the same time.", least=1
     )
     cordoned_log_dirs: str = setting(
         "",
-        "'*' while the cluster runs: this node gets no more replicas of new topics and partitions. "
-        "What it holds stays until somebody moves it; `tidelog brokers drain` does both.",
+        "'*', set at runtime, cordons this node: it gets no replicas of new topics and partitions. "
+        "Present replicas stay until they are moved; `tidelog brokers drain` does both.",
         choices=("", "*"),
     )
     auto_create_topics_enable: bool = setting(True, "Create a topic when a client first names it.")
     num_partitions: int = setting(
-        1, "Partitions of a topic created by itself.", least=1, most=10000
+        1, "Partitions of a topic that is created automatically.", least=1, most=10000
     )
     default_replication_factor: int = setting(
         -1, "Replicas of a new topic; -1 for three, or all nodes if there are fewer.", least=-1
     )
     socket_request_max_bytes: int = setting(
-        100 * MIB, "The largest request; a larger one closes its connection.", least=1024,
-        most=2**31 - 1,
-    )  # fmt: skip
+        100 * MIB, "The largest request; a larger one closes its connection.", least=1024, most=2**31 - 1
+    )
     connections_max: int = setting(10000, "Connections at once; further ones are closed.", least=1)
     connections_max_idle_ms: int = setting(
         600_000, "Close a connection that has been silent this long.", least=1
@@ -134,16 +130,14 @@ class NodeConfig:
     )
     fetch_sessions_max: int = setting(1000, "Incremental fetch sessions kept.", least=0)
     tail_max_bytes: int = setting(
-        64 * MIB, "Memory for the newest bytes of all logs, read without touching the disk.",
-        least=MIB,
-    )  # fmt: skip
+        64 * MIB, "Memory for the newest bytes of all logs, read without touching the disk.", least=MIB
+    )
     checkpoint_ms: int = setting(
-        5000, "How often the durable ends and watermarks are noted on disk.", least=10
+        5000, "How often durable log ends and high watermarks are stored on disk.", least=10
     )
     disk_reserve_bytes: int = setting(
         4 * MIB,
-        "Disk space that the node sets aside for metadata, votes and checkpoints on a full disk; "
-        "0 = none.",
+        "Disk space that the node sets aside for metadata, votes and checkpoints on a full disk; 0 = none.",
         least=0,
         most=2**31 - 1,
     )
@@ -153,10 +147,10 @@ class NodeConfig:
     metadata_log_segment_bytes: int = setting(
         16 * MIB, "The size of a segment of the metadata log.", least=1000
     )
-    retention_check_ms: int = setting(300_000, "How often old segments are looked for.", least=10)
-    log_cleaner_backoff_ms: int = setting(
-        15_000, "How often logs that are due for compaction are looked for.", least=10
+    retention_check_ms: int = setting(
+        300_000, "How often logs are checked for segments past retention.", least=10
     )
+    log_cleaner_backoff_ms: int = setting(15_000, "How often logs are checked for compaction.", least=10)
     log_cleaner_dedupe_buffer_size: int = setting(
         128 * MIB,
         "Memory for the keys of the log being compacted, about 200 bytes each; with more keys it "
@@ -168,14 +162,11 @@ class NodeConfig:
     )
     scrub_bytes_per_second: int = setting(
         4 * MIB,
-        "How many sealed bytes this node reads again per second to find rot, with idle priority; "
-        "0 for none.",
+        "Bytes per second that the scrubber reads to find rot, with idle priority; 0 turns it off.",
         least=0,
     )
     scrub_interval_ms: int = setting(
-        7 * DAY_MS,
-        "The least time from the beginning of one cycle of the scrubber to that of the next.",
-        least=1,
+        7 * DAY_MS, "The least time between the starts of two scrub cycles.", least=1
     )
     producer_id_expiration_ms: int = setting(
         DAY_MS,
@@ -191,26 +182,26 @@ class NodeConfig:
     )
     http_cors_origins: str = setting(
         "",
-        "Whose pages may use the HTTP face from a browser, beside its own; `*` for everybody's.",
-        is_list=True, pattern=r"\*|https?://[^/\s,]+", form="origins as http://HOST:PORT, or *",
-    )  # fmt: skip
+        "Origins whose web pages may use the HTTP interface; `*` for all.",
+        is_list=True,
+        pattern=r"\*|https?://[^/\s,]+",
+        form="origins as http://HOST:PORT, or *",
+    )
     schema_registry_url: str = setting(
         "",
-        "The schema registry whose schemas the HTTP records are decoded and encoded by, as "
-        "http://127.0.0.1:8081; none: `encoding=avro`, `protobuf` and `json-schema` are refused. "
-        "TIDELOG_SCHEMA_REGISTRY_USER in the node's environment is its USER:PASSWORD.",
+        "URL of the schema registry for records over HTTP, as http://127.0.0.1:8081; without it, "
+        "`encoding=avro`, `protobuf` and `json-schema` are refused. The environment variable "
+        "TIDELOG_SCHEMA_REGISTRY_USER has its USER:PASSWORD.",
         pattern=r"https?://[^/@\s,?#]+(/[^@\s,?#]*)?",
         form="an address as http://HOST:PORT, without a user",
     )
     max_incremental_fetch_partitions: int = setting(
         100_000, "Partitions that one fetch session may hold.", least=1
     )
-    group_max_size: int = setting(
-        2**31 - 1, "The most members that a consumer group may have.", least=1
-    )
+    group_max_size: int = setting(2**31 - 1, "The most members that a consumer group may have.", least=1)
     group_max_bytes: int = setting(
         32 * MIB,
-        "The most bytes that the members of a consumer group may say of themselves, together.",
+        "The most bytes that the members of a consumer group may store as their metadata, together.",
         least=1024,
         most=64 * MIB,
     )
@@ -224,22 +215,22 @@ class NodeConfig:
         0, "How long a new group waits for further members before its first generation.", least=0
     )
     offset_metadata_max_bytes: int = setting(
-        4096, "The longest note that a consumer may leave with a committed offset.", least=0
+        4096, "The longest metadata that a consumer may store with a committed offset.", least=0
     )
     offsets_retention_minutes: int = setting(
         7 * 24 * 60,
-        "Forget the offsets of a group this long after its last member left. A clock that has "
-        "jumped counts once it has been so for a day.",
+        "Forget the offsets of a group this long after its last member left. A clock that jumped is "
+        "believed after a day.",
         least=1,
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "How often offsets that are too old are looked for.", least=1
+        600_000, "How often offsets are checked for expiry.", least=1
     )
     offsets_topic_num_partitions: int = setting(
         50, "Partitions of __consumer_offsets; fixed once it exists.", least=1, most=10000
     )
     transaction_max_timeout_ms: int = setting(
-        86_400_000, "The longest time that a producer may ask for its transactions.", least=1
+        86_400_000, "The longest transaction timeout that a producer may ask for.", least=1
     )
     transactional_id_expiration_ms: int = setting(
         604_800_000, "How long an unused transactional id is remembered.", least=1
@@ -251,68 +242,59 @@ class NodeConfig:
         8, "Partitions of __queues; fixed once it exists.", least=1, most=1000
     )
     queues_receive_max_bytes: int = setting(
-        MIB, "How much one answer to a receiver holds, unless it is a single message.", least=1
+        MIB, "The most bytes in one answer to a receiver, unless it is a single message.", least=1
     )
     queues_requests_max_bytes: int = setting(
         16 * MIB,
-        "The memory for requests that queues know again by their Idempotency-Key, of each "
-        "partition of __queues; beyond it the oldest are forgotten before their time.",
+        "Memory of each partition of __queues for Idempotency-Keys; when it is full, the oldest are "
+        "forgotten early.",
         least=64 * 1024,
     )
     queues_pointer_retention_ms: int = setting(
         7_776_000_000,
-        "How long the pointer of a client that reads nothing is kept (90 days); then it reads from "
-        "the beginning. -1: for ever.",
+        "How long the pointer of a client that reads nothing is kept; then the client reads from the "
+        "beginning. -1: unlimited.",
         least=-1,
     )
     http_min_replicas_ack: int = setting(
         -1,
-        "How many replicas beside the leader must hold a write over HTTP that does not say it "
-        "(`min_replicas_ack`); 0: the leader alone. -1: what the topic demands.",
+        "Default of `min_replicas_ack` for writes over HTTP: replicas beside the leader that must hold "
+        "the write. 0: the leader alone; -1: as the topic demands.",
         least=-1,
         most=100,
     )
     http_sync_timeout_ms: int = setting(
         30_000,
-        "How long a write over HTTP waits to be committed that does not say it "
-        "(`sync_timeout_ms`).",
+        "Default of `sync_timeout_ms` for writes over HTTP: how long they wait to be committed.",
         least=1,
         most=300_000,
     )
     replication_lagging_ms: int = setting(
         100,
-        "A replica in sync that has lacked records for longer is called lagging "
+        "An in-sync replica that is behind for longer than this is reported as lagging "
         "(`/health/replication`); it stays in sync until replica.lag.time.max.ms.",
         least=1,
     )
     replication_stream_batch_size: int = setting(
-        100, "Entries that the replication stream sends together, at most.", least=1
+        100, "The most entries that the replication stream sends in one message.", least=1
     )
     replication_stream_batch_timeout_ms: int = setting(
-        10,
-        "How long entries of the replication stream wait for others to go with.",
-        least=0,
+        10, "How long the replication stream waits to fill a message.", least=0
     )
     replication_stream_compression: bool = setting(
-        True, "Whether what the replication stream sends is compressed."
+        True, "Whether the replication stream compresses messages."
     )
     replication_stream_compression_threshold: int = setting(
-        1024, "The least bytes that the replication stream compresses.", least=0
+        1024, "The size from which the replication stream compresses a message.", least=0
     )
     replication_stream_full_sync_threshold: int = setting(
-        10_000,
-        "A copy outside of the cluster that lacks more entries begins with a snapshot.",
-        least=0,
+        10_000, "A copy that is further behind than this starts from a snapshot.", least=0
     )
     replication_stream_heartbeat_interval_ms: int = setting(
-        1000,
-        "How often the replication stream says that it lives, if it has nothing to send.",
-        least=10,
+        1000, "How often the replication stream sends a heartbeat when it has nothing else to send.", least=10
     )
     replication_stream_replica_timeout_secs: int = setting(
-        30,
-        "How long a copy outside of the cluster may be silent before it is let go.",
-        least=1,
+        30, "How long a copy may be silent before it is disconnected.", least=1
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     http_chosen: bool = False
@@ -351,17 +333,32 @@ NODE_SETTINGS: Final = settings_of(NodeConfig)
 DYNAMIC_NODE_SETTINGS: Final = frozenset(
     {
         *(TOPIC_DEFAULT_PREFIX + key for key in TOPIC_SETTINGS),
-        "auto.create.topics.enable", "catchup.bytes.per.second", "catchup.concurrent.max",
-        "catchup.threshold.records", "connections.max", "connections.max.idle.ms",
-        "cordoned.log.dirs", "default.replication.factor", "fetch.max.bytes",
-        "follower.replication.throttled.rate", "frame.timeout.ms",
-        "http.max.body.bytes", "http.min.replicas.ack", "http.sync.timeout.ms",
-        "idempotency.window.ms", "leader.replication.throttled.rate",
-        "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "num.partitions",
-        "producer.id.expiration.ms", "replication.lagging.ms", "scrub.bytes.per.second",
-        "scrub.interval.ms", "socket.request.max.bytes",
+        "auto.create.topics.enable",
+        "catchup.bytes.per.second",
+        "catchup.concurrent.max",
+        "catchup.threshold.records",
+        "connections.max",
+        "connections.max.idle.ms",
+        "cordoned.log.dirs",
+        "default.replication.factor",
+        "fetch.max.bytes",
+        "follower.replication.throttled.rate",
+        "frame.timeout.ms",
+        "http.max.body.bytes",
+        "http.min.replicas.ack",
+        "http.sync.timeout.ms",
+        "idempotency.window.ms",
+        "leader.replication.throttled.rate",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "num.partitions",
+        "producer.id.expiration.ms",
+        "replication.lagging.ms",
+        "scrub.bytes.per.second",
+        "scrub.interval.ms",
+        "socket.request.max.bytes",
     }
-)  # fmt: skip
+)
 """What may be changed while a node runs; everything else needs a restart."""
 
 
@@ -418,7 +415,7 @@ def _parse(values: Mapping[str, object]) -> NodeConfig:
         elif topic_key != name and topic_key in TOPIC_SETTINGS:
             for_topics[topic_key] = value
         else:
-            known = [*all_node_settings(), *SEED_KEYS]
+            known = [*all_node_settings(), *FORMER_KEYS]
             raise ConfigError(f"there is no setting {name!r}" + similar(name, known))
     config = NodeConfig(**own)  # type: ignore[arg-type]
     for name in ("kafka", "http", "peer", "kafka_advertised"):
@@ -458,7 +455,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     own. One that is nearly the
     name of a setting is refused: it is a misspelt setting.
     """
-    known = {_variable(key): key for key in (*all_node_settings(), *SEED_KEYS)}
+    known = {_variable(key): key for key in (*all_node_settings(), *FORMER_KEYS)}
     found: dict[str, object] = {}
     for variable, value in environment.items():
         if variable in known:

@@ -14,9 +14,7 @@ def parse_quorum(text: str) -> dict[NodeId, Endpoint]:
         except ValueError:
             endpoint = None
         if not (at and number.isdecimal() and endpoint):
-            raise ConfigError(
-                f"--quorum: {part.strip()!r} is not ID@HOST:PORT, for example 1@10.0.0.1:9192"
-            )
+            raise ConfigError(f"--quorum: {part.strip()!r} is not ID@HOST:PORT, for example 1@10.0.0.1:9192")
         if int(number) in quorum:
             raise ConfigError(f"--quorum names node {number} twice")
         quorum[int(number)] = endpoint

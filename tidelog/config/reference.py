@@ -1,7 +1,7 @@
 """Every setting, written down for people."""
 
+from tidelog.config.master_replica import former_reference
 from tidelog.config.node import NODE_SETTINGS
-from tidelog.config.seed import seed_reference
 from tidelog.config.topic import TOPIC_SETTINGS
 
 
@@ -12,7 +12,7 @@ def reference() -> str:
         "",
         "Made from the code: `python -m tidelog.config > docs/configuration.md`.",
         "",
-        "Sources, the later wins: defaults, the YAML file (`--config`; nested or flat, underscores",
+        "Sources; the last one wins: defaults, the YAML file (`--config`; nested or flat, underscores",
         "count as dots), the environment (`TIDELOG_NUM_PARTITIONS`), `--set` and other options.",
     ]
     for title, intro, known in (
@@ -30,10 +30,13 @@ def reference() -> str:
             default = entry.text(entry.default) or "(none)"
             lines.append(f"| `{name}` | {default} | {entry.describe()} | {entry.doc} |")
     lines += [
-        "", "## Files for a master and its replicas", "",
-        "A file that was written for one master and its replicas may be given to `--config` as",
-        "it is, but for what is refused. Where a key of ours is named, the old one sets it; say a",
-        "thing once. Those of the replication stream have effect once there is one.", "",
-        *seed_reference(),
-    ]  # fmt: skip
+        "",
+        "## Files for a master and its replicas",
+        "",
+        "A file that was written for one master and its replicas may be given to `--config`, except for",
+        "the keys that are refused. A key with a name of ours sets ours; set only one of them. Keys of the",
+        "replication stream affect copies outside of the cluster.",
+        "",
+        *former_reference(),
+    ]
     return "\n".join([*lines, ""])

@@ -131,10 +131,16 @@ def setting(
     value: V = field(
         default=default,
         metadata={
-            "doc": doc, "least": least, "most": most, "choices": choices, "why": why,
-            "is_list": is_list, "pattern": pattern, "form": form,
+            "doc": doc,
+            "least": least,
+            "most": most,
+            "choices": choices,
+            "why": why,
+            "is_list": is_list,
+            "pattern": pattern,
+            "form": form,
         },
-    )  # fmt: skip
+    )
     return value
 
 

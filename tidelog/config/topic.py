@@ -32,66 +32,61 @@ class TopicConfig:
 
     cleanup_policy: str = setting(
         "delete",
-        "How old records go: 'delete' by retention, 'compact' once a newer one has the same key.",
+        "How old records are removed: 'delete' by retention, 'compact' once a newer record has the same key.",
         choices=("delete", "compact"),
         is_list=True,
     )
     compression_type: str = setting(
         "producer",
-        "Who compresses: 'producer', for batches are kept as they come.",
+        "Only 'producer': batches are stored as producers compressed them.",
         choices=("producer",),
         why="batches are kept as they come; set compression.type of the producers instead",
     )
     compression_gzip_level: int = setting(
-        -1, "Taken for Kafka's sake, without effect: brokers do not compress here.",
-        least=-1, most=9,
-    )  # fmt: skip
+        -1, "Accepted for compatibility, without effect: brokers do not compress here.", least=-1, most=9
+    )
     compression_lz4_level: int = setting(
-        9, "Taken for Kafka's sake, without effect: brokers do not compress here.",
-        least=1, most=17,
-    )  # fmt: skip
+        9, "Accepted for compatibility, without effect: brokers do not compress here.", least=1, most=17
+    )
     compression_zstd_level: int = setting(
-        3, "Taken for Kafka's sake, without effect: brokers do not compress here.",
-        least=-131072, most=22,
-    )  # fmt: skip
+        3, "Accepted for compatibility, without effect: brokers do not compress here.", least=-131072, most=22
+    )
     delete_retention_ms: int = setting(
-        DAY_MS, "How long a compacted log keeps a tombstone after it was first cleaned.", least=0
+        DAY_MS, "How long a compacted log keeps a tombstone after it was first compacted.", least=0
     )
     durability: str = setting(
         "fsync",
-        "When a write counts: 'fsync' once every in-sync replica has it on disk, 'replicated' "
-        "once each has it in memory, as Kafka does.",
+        "When a write is acknowledged: 'fsync' once every in-sync replica has it on disk, 'replicated' "
+        "once each has it in memory, as in Kafka.",
         choices=("fsync", "replicated"),
     )
     failover_mode: str = setting(
         "auto",
-        "Who chooses another leader: 'auto' lets the controller do it at once. With 'manual' a "
-        "partition whose leader fails, restarts or stops waits, unled, though its leader be back, "
-        "until somebody promotes a replica; before a planned stop, promote another first. Nor does "
-        "leadership return to the first replica by itself. A partition with one replica has nobody "
-        "to wait for, and does not.",
+        "Who chooses another leader: with 'auto' the controller does, at once. With 'manual' a "
+        "partition whose leader fails, restarts or stops has no leader until an operator promotes a "
+        "replica, even if the former leader is back; before a planned stop, promote another replica. "
+        "Leadership does not return to the first replica by itself, either. A partition with one "
+        "replica does not wait.",
         choices=("auto", "manual"),
     )
     file_delete_delay_ms: int = setting(
-        60_000,
-        "Taken for Kafka's sake, without effect: files that nobody needs go at once.",
-        least=0,
+        60_000, "Accepted for compatibility, without effect: files that nobody needs go at once.", least=0
     )
     flush_messages: int = setting(
         NEVER,
-        "Sync after so many records. With durability 'fsync' every write is synced, whatever this "
-        "says; with 'replicated' it would not be kept and is refused.",
+        "Sync after this many records. With durability 'fsync' every write is synced anyway; with "
+        "'replicated' other values than the default are refused.",
         least=1,
     )
     flush_ms: int = setting(
         NEVER,
-        "Sync after so long. With durability 'fsync' every write is synced, whatever this says; "
-        "with 'replicated' it would not be kept and is refused.",
+        "Sync after this long. With durability 'fsync' every write is synced anyway; with 'replicated' "
+        "other values than the default are refused.",
         least=0,
     )
     follower_replication_throttled_replicas: str = setting(
         "",
-        "Taken for Kafka's sake, without effect: replicas are not throttled by name here.",
+        "Accepted for compatibility, without effect: replicas are not throttled by name here.",
         is_list=True,
         pattern=_REPLICAS,
         form=_REPLICAS_FORM,
@@ -99,24 +94,24 @@ class TopicConfig:
     index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", least=0)
     kv_view: bool = setting(
         False,
-        "Whether every replica keeps the newest value of each key at hand, for key-value reads. "
-        "Only for topics that are compacted; otherwise it is made when it is first asked for.",
+        "Whether every replica keeps a view of the newest value of each key, for key-value reads. Only "
+        "for compacted topics; if false, a view is built at the first read.",
     )
     leader_replication_throttled_replicas: str = setting(
         "",
-        "Taken for Kafka's sake, without effect: replicas are not throttled by name here.",
+        "Accepted for compatibility, without effect: replicas are not throttled by name here.",
         is_list=True,
         pattern=_REPLICAS,
         form=_REPLICAS_FORM,
     )
     local_retention_bytes: int = setting(
         -2,
-        "Taken for Kafka's sake, without effect: all storage is local, so retention.bytes counts.",
+        "Accepted for compatibility, without effect: all storage is local, so retention.bytes counts.",
         least=-2,
     )
     local_retention_ms: int = setting(
         -2,
-        "Taken for Kafka's sake, without effect: all storage is local, so retention.ms counts.",
+        "Accepted for compatibility, without effect: all storage is local, so retention.ms counts.",
         least=-2,
     )
     max_compaction_lag_ms: int = setting(
@@ -126,83 +121,76 @@ class TopicConfig:
         MIB + 12, "The largest batch that is accepted, in bytes.", least=0, most=1024 * MIB
     )
     message_downconversion_enable: bool = setting(
-        True, "Taken for Kafka's sake, without effect, as in Kafka 4: only format 2 is served."
+        True, "Accepted for compatibility, without effect, as in Kafka 4: only format 2 is served."
     )
     message_timestamp_after_max_ms: int = setting(
-        60 * 60 * 1000, "How far a record's time may lie after the broker's.", least=0
+        60 * 60 * 1000, "How far a record's timestamp may be ahead of the broker's clock.", least=0
     )
     message_timestamp_before_max_ms: int = setting(
-        NEVER, "How far a record's time may lie before the broker's.", least=0
+        NEVER, "How far a record's timestamp may be behind the broker's clock.", least=0
     )
     message_timestamp_type: str = setting(
-        "CreateTime", "Whose clock stamps records.", choices=("CreateTime", "LogAppendTime")
+        "CreateTime",
+        "Whose clock sets timestamps: the producer's or the broker's.",
+        choices=("CreateTime", "LogAppendTime"),
     )
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "Compact a log once more than this part of it is dirty.", least=0, most=1
+        0.5, "Compact a log once more than this fraction of it is dirty.", least=0, most=1
     )
-    min_compaction_lag_ms: int = setting(
-        0, "Leave a record uncompacted for at least this long.", least=0
-    )
+    min_compaction_lag_ms: int = setting(0, "Leave a record uncompacted for at least this long.", least=0)
     min_insync_replicas: int = setting(
         BY_REPLICAS,
-        "How many replicas must hold a write before acks=all is answered; never more than there "
-        "are. -1: by their number, 2 from three replicas up, else 1.",
+        "In-sync replicas that acks=all needs; never more than there are replicas. -1: 2 from three "
+        "replicas up, else 1.",
         least=BY_REPLICAS,
     )
     preallocate: bool = setting(
-        False, "Taken for Kafka's sake, without effect: files grow as they are written."
+        False, "Accepted for compatibility, without effect: files grow as they are written."
     )
     remote_log_copy_disable: bool = setting(
-        False, "Whether nothing more goes to remote storage, of which there is none.",
-        choices=(False,), why=_NO_REMOTE,
-    )  # fmt: skip
+        False, "Only false: there is no remote storage.", choices=(False,), why=_NO_REMOTE
+    )
     remote_log_delete_on_disable: bool = setting(
-        False, "Whether what is in remote storage goes with it; there is none.",
-        choices=(False,), why=_NO_REMOTE,
-    )  # fmt: skip
+        False, "Only false: there is no remote storage.", choices=(False,), why=_NO_REMOTE
+    )
     remote_storage_enable: bool = setting(
-        False, "Whether old segments move to remote storage, of which there is none.",
-        choices=(False,), why=_NO_REMOTE,
-    )  # fmt: skip
+        False, "Only false: there is no remote storage.", choices=(False,), why=_NO_REMOTE
+    )
     retention_bytes: int = setting(
         -1, "Delete old segments once a partition is larger than this; -1 for no limit.", least=-1
     )
-    retention_ms: int = setting(
-        7 * DAY_MS, "Delete segments older than this; -1 for no limit.", least=-1
-    )
+    retention_ms: int = setting(7 * DAY_MS, "Delete segments older than this; -1 for no limit.", least=-1)
     retention_records: int = setting(
         -1, "Delete old segments once a partition holds more records; -1 for no limit.", least=-1
     )
     retention_mode: str = setting(
         "any",
-        "'any': a segment goes once one limit is passed; 'hybrid': only when it is past both "
+        "'any': delete a segment once it is past one limit; 'hybrid': only once it is past both "
         "retention.ms and retention.records, which must be set.",
         choices=("any", "hybrid"),
     )
     segment_bytes: int = setting(
         1024 * MIB,
-        "Start a new segment file at this size. Each segment costs three files: below 1 MiB, the "
-        "least that Kafka 4 takes, it is good for tests alone.",
+        "Start a new segment at this size. Each segment has three files; sizes below 1 MiB, the least "
+        "in Kafka 4, are for tests only.",
         least=14,
         most=2**31 - 1,
     )
     segment_index_bytes: int = setting(
         10 * MIB,
-        "Taken for Kafka's sake, without effect: an index grows as its segment does.",
+        "Accepted for compatibility, without effect: an index grows as its segment does.",
         least=4,
         most=2**31 - 1,
     )
     segment_jitter_ms: int = setting(
-        0, "Taken for Kafka's sake, without effect: segment.ms is kept to the point.", least=0
+        0, "Accepted for compatibility, without effect: segment.ms is kept to the point.", least=0
     )
-    segment_ms: int = setting(
-        7 * DAY_MS, "Start a new segment file when the first record is this old.", least=1
-    )
+    segment_ms: int = setting(7 * DAY_MS, "Start a new segment when its first record is this old.", least=1)
     unclean_leader_election_enable: bool = setting(
         False,
-        "Whether a replica that may lack committed records leads as soon as no other can, and what "
-        "it lacks is lost. Otherwise the partition waits for one that has them all. With "
-        "failover.mode 'manual' it waits all the same.",
+        "Whether a replica that may lack committed records may lead when no other can; the missing "
+        "records are lost. If false, the partition waits for a replica that has all of them. With "
+        "failover.mode 'manual' it always waits.",
     )
 
     @property
@@ -219,8 +207,7 @@ TOPIC_SETTINGS: Final = settings_of(TopicConfig)
 _GONE: Final = {
     "message.format.version": "Kafka 4 has it no more; leave it out, all records have format 2",
     "message.timestamp.difference.max.ms": (
-        "Kafka 4 has it no more; set message.timestamp.before.max.ms and "
-        "message.timestamp.after.max.ms"
+        "Kafka 4 has it no more; set message.timestamp.before.max.ms and message.timestamp.after.max.ms"
     ),
 }
 """What older tools still set, and what they should do."""

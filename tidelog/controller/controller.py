@@ -24,12 +24,7 @@ from tidelog.controller import elections, membership, reassignment, registration
 from tidelog.controller.elections import ConfigOf, Electorate, MinInSync, own_config
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.leases import LEASE_SECONDS, Heartbeat, Leases
-from tidelog.controller.records import (
-    MetadataRecord,
-    NodeConfigChanged,
-    PartitionChanged,
-    TopicConfigChanged,
-)
+from tidelog.controller.records import MetadataRecord, NodeConfigChanged, PartitionChanged, TopicConfigChanged
 from tidelog.controller.registration import Registration
 from tidelog.controller.reports import ReplicaReports
 from tidelog.controller.worklist import CHANGED, Worklist
@@ -83,9 +78,7 @@ class Controller:
     def electorate(self, image: ClusterImage) -> Electorate:
         brokers, has_told_all = image.brokers.values(), self.reports.has_told_all
         unheard = frozenset(b.node for b in brokers if not has_told_all(b.node, b.broker_epoch))
-        return Electorate.of(
-            image, self.reports, self._min_in_sync, self._config_of, unheard=unheard
-        )
+        return Electorate.of(image, self.reports, self._min_in_sync, self._config_of, unheard=unheard)
 
     # What happens.
 
@@ -114,10 +107,15 @@ class Controller:
     def overheard(self, heartbeat: Heartbeat, now: float) -> None:
         """As `heard`, on a voter that does not lead: only what replicas have is of use."""
         self.reports.take(
-            heartbeat.node, heartbeat.broker_epoch, heartbeat.replicas, now,
-            metadata_offset=heartbeat.metadata_offset, disk_full=heartbeat.disk_full,
-            has_unheard=heartbeat.has_unheard, lacks_files=heartbeat.lacks_files,
-        )  # fmt: skip
+            heartbeat.node,
+            heartbeat.broker_epoch,
+            heartbeat.replicas,
+            now,
+            metadata_offset=heartbeat.metadata_offset,
+            disk_full=heartbeat.disk_full,
+            has_unheard=heartbeat.has_unheard,
+            lacks_files=heartbeat.lacks_files,
+        )
 
     def gone(self, node: NodeId, broker_epoch: int) -> None:
         """A connection was closed *and* another refused: the process of that life is gone."""
@@ -163,9 +161,7 @@ class Controller:
             self._leases.gone(wanted.node, known.broker_epoch)
         return not known.fenced or bool(self._to_leave)
 
-    def register(
-        self, image: ClusterImage, wanted: Registration, end: Offset
-    ) -> list[MetadataRecord]:
+    def register(self, image: ClusterImage, wanted: Registration, end: Offset) -> list[MetadataRecord]:
         """The records of a registration; `end` is where they will be in the log."""
         return registration.register(
             image, wanted, self.electorate(image), cluster_id=self._cluster_id, end=end
@@ -206,8 +202,7 @@ class Controller:
             self._to_restore.add(image.strayed)
         elected = self._to_elect.look(image, lambda place: elections.lead_again(place, electorate))
         return list(
-            elected
-            or self._to_restore.look(image, lambda place: elections.given_back(place, electorate))
+            elected or self._to_restore.look(image, lambda place: elections.given_back(place, electorate))
         )
 
     def _leave(self, image: ClusterImage, nodes: Collection[NodeId]) -> None:
@@ -217,9 +212,7 @@ class Controller:
     def _left(self, image: ClusterImage, electorate: Electorate) -> list[MetadataRecord]:
         """The next partitions that brokers which are gone, or go, lead no more."""
         gone = image.brokers.keys() - electorate.active
-        return list(
-            self._to_leave.look(image, lambda place: elections.left(place, gone, electorate))
-        )
+        return list(self._to_leave.look(image, lambda place: elections.left(place, gone, electorate)))
 
     def _is_time(self, now: float) -> bool:
         return self._preferred_seconds is not None and now >= self._restore_at
@@ -241,17 +234,16 @@ class Controller:
 
     # What is answered.
 
-    def standing(
-        self, image: ClusterImage, node: NodeId, broker_epoch: int, now: float
-    ) -> Standing:
+    def standing(self, image: ClusterImage, node: NodeId, broker_epoch: int, now: float) -> Standing:
         """How a life of a broker stands, for the answer to its heartbeat."""
         broker = image.brokers.get(node)
         if broker is None or broker.broker_epoch != broker_epoch:
             return Standing(is_known=False, is_fenced=True, may_stop=True)
         return Standing(
-            is_known=True, is_fenced=broker.fenced or self._leases.is_over(image, node),
+            is_known=True,
+            is_fenced=broker.fenced or self._leases.is_over(image, node),
             may_stop=broker.fenced or self._has_left(image, node, now),
-        )  # fmt: skip
+        )
 
     def _has_left(self, image: ClusterImage, node: NodeId, now: float) -> bool:
         since = self._leaderless.get(node)

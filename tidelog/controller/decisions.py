@@ -66,9 +66,7 @@ class Defaults:
     topic: TopicConfig
 
 
-def create_topic(
-    image: ClusterImage, wanted: NewTopic, topic_id: UUID, defaults: Defaults
-) -> TopicCreated:
+def create_topic(image: ClusterImage, wanted: NewTopic, topic_id: UUID, defaults: Defaults) -> TopicCreated:
     """The record that creates the topic, or the reason why not."""
     if problem := topic_name_problem(wanted.name):
         raise InvalidTopic(problem)
@@ -85,17 +83,20 @@ def create_topic(
     else:
         partitions = defaults.partitions if wanted.partitions == -1 else wanted.partitions
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidPartitions(
-                f"a topic has from 1 to {PARTITIONS_MAX} partitions, not {partitions}"
-            )
+            raise InvalidPartitions(f"a topic has from 1 to {PARTITIONS_MAX} partitions, not {partitions}")
         replicas = place(
-            candidates(image), partitions=partitions, start=len(image.topics),
+            candidates(image),
+            partitions=partitions,
+            start=len(image.topics),
             replication=_replication(image, wanted.replication, defaults),
-        )  # fmt: skip
+        )
     return TopicCreated(
-        name=wanted.name, id=str(topic_id), replicas=replicas, config=config,
+        name=wanted.name,
+        id=str(topic_id),
+        replicas=replicas,
+        config=config,
         partitions=_first_states(image, topic_id, 0, replicas),
-    )  # fmt: skip
+    )
 
 
 def add_partitions(
@@ -108,8 +109,7 @@ def add_partitions(
     more = count - len(topic.partitions)
     if more <= 0:
         raise InvalidPartitions(
-            f"{name!r} has {len(topic.partitions)} partitions already; "
-            "their number can only be raised"
+            f"{name!r} has {len(topic.partitions)} partitions already; their number can only be raised"
         )
     if count > PARTITIONS_MAX:
         raise InvalidPartitions(f"a topic has at most {PARTITIONS_MAX} partitions, not {count}")
@@ -128,9 +128,12 @@ def add_partitions(
         placed = [list(replicas) for replicas in assignment]
     else:
         placed = place(
-            candidates(image), partitions=more, replication=replication, topic=topic,
+            candidates(image),
+            partitions=more,
+            replication=replication,
+            topic=topic,
             start=len(image.topics) + len(topic.partitions),
-        )  # fmt: skip
+        )
     states = _first_states(image, topic.id, len(topic.partitions), placed)
     return PartitionsAdded(topic=name, replicas=placed, partitions=states)
 
@@ -233,8 +236,7 @@ def _first_states(
         leader = next((node for node in nodes if node in active), None)
         if leader is None:
             raise InvalidReplicaAssignment(
-                f"none of {list(nodes)} is there, so nobody could lead; "
-                f"name one of {sorted(active)}"
+                f"none of {list(nodes)} is there, so nobody could lead; name one of {sorted(active)}"
             )
         in_sync = tuple(sorted(active.intersection(nodes)))
         states.append(PartitionState(cluster_id, tuple(nodes), in_sync, leader, FIRST_EPOCH))
@@ -244,9 +246,7 @@ def _first_states(
 def _assigned(wanted: NewTopic, nodes: Sequence[NodeId]) -> list[list[NodeId]]:
     assert wanted.assignment is not None
     if wanted.partitions != -1 or wanted.replication != -1:
-        raise InvalidReplicaAssignment(
-            "replicas given by hand go with -1 partitions and replication -1"
-        )
+        raise InvalidReplicaAssignment("replicas given by hand go with -1 partitions and replication -1")
     if sorted(wanted.assignment) != list(range(len(wanted.assignment))):
         raise InvalidReplicaAssignment("replicas must be given for the partitions 0, 1, 2, ...")
     for replicas in wanted.assignment.values():

@@ -118,17 +118,12 @@ class Differences:
         return difference
 
     def after_in_slices(
-        self,
-        image: Callable[[], ClusterImage],
-        records: Sequence[MetadataRecord],
-        into: Difference,
+        self, image: Callable[[], ClusterImage], records: Sequence[MetadataRecord], into: Difference
     ) -> Iterator[None]:
         """As `after`, into a difference that is complete with the last slice."""
         yield from self._compare(image, self._touched_by(image, records, into), into)
 
-    def whole_in_slices(
-        self, image: Callable[[], ClusterImage], into: Difference
-    ) -> Iterator[None]:
+    def whole_in_slices(self, image: Callable[[], ClusterImage], into: Difference) -> Iterator[None]:
         """As `whole`, into a difference that is complete with the last slice."""
         now = image()
         held = list(now.held.get(self._node, {}).values())
@@ -210,9 +205,7 @@ class Differences:
             if count % SLICE == 0:
                 yield
 
-    def _compare_one(
-        self, image: ClusterImage, topic_id: UUID, number: int, into: Difference
-    ) -> None:
+    def _compare_one(self, image: ClusterImage, topic_id: UUID, number: int, into: Difference) -> None:
         topic = image.topics_by_id.get(topic_id)
         before = self._told.get(topic_id, {}).get(number)
         now = None if topic is None else topic.partitions[number]

@@ -92,9 +92,12 @@ class Electorate:
         unheard: frozenset[NodeId] = frozenset(),
     ) -> "Electorate":
         return cls(
-            active=frozenset(image.active_nodes()), reports=reports, min_in_sync=min_in_sync,
-            config_of=config_of, unheard=unheard,
-        )  # fmt: skip
+            active=frozenset(image.active_nodes()),
+            reports=reports,
+            min_in_sync=min_in_sync,
+            config_of=config_of,
+            unheard=unheard,
+        )
 
     def with_nodes(self, nodes: Iterable[NodeId]) -> "Electorate":
         return replace(self, active=self.active.union(nodes))
@@ -210,9 +213,7 @@ def choose_unclean(
     return best
 
 
-def _best(
-    partition: PartitionImage, among: Collection[NodeId], reports: ReplicaReports
-) -> NodeId | None:
+def _best(partition: PartitionImage, among: Collection[NodeId], reports: ReplicaReports) -> NodeId | None:
     """The greatest (last epoch, end) that is known of; among equals the first of the replicas."""
     best, most = None, (NO_EPOCH - 1, NO_OFFSET - 1)
     for node in partition.replicas:
@@ -224,9 +225,7 @@ def _best(
     return best
 
 
-def best_of(
-    partition: PartitionImage, among: Collection[NodeId], reports: ReplicaReports
-) -> NodeId:
+def best_of(partition: PartitionImage, among: Collection[NodeId], reports: ReplicaReports) -> NodeId:
     """Who of these replicas, of which there is one at least, has the most."""
     best = _best(partition, among, reports)
     assert best is not None, "one of them is a replica"
@@ -240,9 +239,11 @@ def led_by(partition: PartitionImage, leader: NodeId) -> PartitionImage:
     # Nothing was committed since it left, so those who stayed hold no more that counts than it.
     assert leader in partition.eligible, "a clean leader is in sync or eligible"
     return partition.edited(
-        leader=leader, in_sync=frozenset({leader}), lost=(),
+        leader=leader,
+        in_sync=frozenset({leader}),
+        lost=(),
         eligible=(partition.eligible | partition.in_sync) - {leader},
-    )  # fmt: skip
+    )
 
 
 def led_anew(place: Place, partition: PartitionImage, electorate: Electorate) -> PartitionImage:
@@ -294,9 +295,7 @@ def leave(
             yield changed
 
 
-def left(
-    place: Place, nodes: Collection[NodeId], electorate: Electorate
-) -> PartitionChanged | None:
+def left(place: Place, nodes: Collection[NodeId], electorate: Electorate) -> PartitionChanged | None:
     """What changes when `nodes` do not lead this partition any more, and leave its in-sync set."""
     partition = place.partition
     if partition.leader not in nodes and partition.in_sync.isdisjoint(nodes):
@@ -393,9 +392,7 @@ def given_back(place: Place, electorate: Electorate) -> PartitionChanged | None:
 # Brokers whose disks are full.
 
 
-def relieve_full(
-    image: ClusterImage, electorate: Electorate, *, count_max: int
-) -> list[PartitionChanged]:
+def relieve_full(image: ClusterImage, electorate: Electorate, *, count_max: int) -> list[PartitionChanged]:
     """Let others lead what brokers with full disks lead, where others with room are in sync."""
     relieved: list[PartitionChanged] = []
     for node in electorate.reports.full():
@@ -429,9 +426,8 @@ def step_down(place: Place, electorate: Electorate) -> PartitionChanged:
         return decided(place, led_by(partition, leader), electorate)
     after = partition.then(partition)
     return PartitionChanged(
-        topic=str(place.topic.id), partition=place.number,
-        state=after.edited(epoch=after.epoch + 1).state,
-    )  # fmt: skip
+        topic=str(place.topic.id), partition=place.number, state=after.edited(epoch=after.epoch + 1).state
+    )
 
 
 # What an operator asks for.
@@ -465,9 +461,7 @@ def elect_preferred(place: Place, electorate: Electorate) -> PartitionChanged:
 
 def _is_clean(partition: PartitionImage, leader: NodeId) -> bool:
     """Whether nothing is lost if it leads from now on."""
-    return leader in partition.in_sync or (
-        partition.leader == NO_NODE and leader in partition.eligible
-    )
+    return leader in partition.in_sync or (partition.leader == NO_NODE and leader in partition.eligible)
 
 
 def elect_unclean(place: Place, electorate: Electorate) -> PartitionChanged:
@@ -495,9 +489,7 @@ def _check_all_heard(place: Place, electorate: Electorate) -> None:
         )
 
 
-def promote(
-    place: Place, target: NodeId | None, electorate: Electorate, *, force: bool
-) -> PartitionChanged:
+def promote(place: Place, target: NodeId | None, electorate: Electorate, *, force: bool) -> PartitionChanged:
     """Let `target` lead, or whoever has the longest log; with `force` whatever may be lost.
 
     A target that is named becomes the first replica: it would lose the lead again within seconds
@@ -568,6 +560,4 @@ def loses_nothing(partition: PartitionImage, leader: NodeId, electorate: Elector
 
 def forced(partition: PartitionImage, leader: NodeId) -> PartitionImage:
     """The partition under a leader who may lack committed records: its log is the truth now."""
-    return partition.edited(
-        leader=leader, in_sync=frozenset({leader}), eligible=frozenset(), lost=()
-    )
+    return partition.edited(leader=leader, in_sync=frozenset({leader}), eligible=frozenset(), lost=())

@@ -59,21 +59,35 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, state: PartitionState) -> "PartitionImage":
         return cls(
-            cluster_id=state.cluster_id, replicas=state.replicas,
-            in_sync=frozenset(state.in_sync), leader=state.leader, epoch=state.epoch,
-            partition_epoch=state.partition_epoch, eligible=frozenset(state.eligible),
-            adding=state.adding, removing=state.removing, lost=state.lost,
+            cluster_id=state.cluster_id,
+            replicas=state.replicas,
+            in_sync=frozenset(state.in_sync),
+            leader=state.leader,
+            epoch=state.epoch,
+            partition_epoch=state.partition_epoch,
+            eligible=frozenset(state.eligible),
+            adding=state.adding,
+            removing=state.removing,
+            lost=state.lost,
             original=state.original,
-        )  # fmt: skip
+        )
 
     @property
     def state(self) -> PartitionState:
         """This, as a record says it."""
         return PartitionState(
-            self.cluster_id, self.replicas, tuple(sorted(self.in_sync)), self.leader, self.epoch,
-            self.partition_epoch, tuple(sorted(self.eligible)), self.adding, self.removing,
-            self.lost, self.original,
-        )  # fmt: skip
+            self.cluster_id,
+            self.replicas,
+            tuple(sorted(self.in_sync)),
+            self.leader,
+            self.epoch,
+            self.partition_epoch,
+            tuple(sorted(self.eligible)),
+            self.adding,
+            self.removing,
+            self.lost,
+            self.original,
+        )
 
     @property
     def is_moving(self) -> bool:
@@ -101,9 +115,8 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
     def then(self, after: "PartitionImage") -> "PartitionImage":
         """`after` as what follows this: a partition epoch later, and a leader epoch if need be."""
         return msgspec.structs.replace(
-            after, partition_epoch=self.partition_epoch + 1,
-            epoch=self.epoch + (after.leader != self.leader),
-        )  # fmt: skip
+            after, partition_epoch=self.partition_epoch + 1, epoch=self.epoch + (after.leader != self.leader)
+        )
 
     def changed(self, **changes: Any) -> "PartitionImage":
         return self.then(self.edited(**changes))
@@ -210,9 +223,16 @@ class ClusterImage:
 
     def _known(self) -> tuple[object, ...]:
         return (
-            self.topics, self.nodes, self.brokers, self.broker_epoch_last, self.node_configs,
-            self.producer_ids_end, self.voters, self.quorum_epoch, self.quorum_leader,
-        )  # fmt: skip
+            self.topics,
+            self.nodes,
+            self.brokers,
+            self.broker_epoch_last,
+            self.node_configs,
+            self.producer_ids_end,
+            self.voters,
+            self.quorum_epoch,
+            self.quorum_leader,
+        )
 
     # Looking up.
 
@@ -255,14 +275,15 @@ class ClusterImage:
         """Take one record, in the order of the log."""
         match record:
             case PartitionChanged():
-                self._change(
-                    self.topics_by_id[topic_id_of(record.topic)], record.partition, record.state
-                )
+                self._change(self.topics_by_id[topic_id_of(record.topic)], record.partition, record.state)
             case TopicCreated():
                 topic = TopicImage(
-                    name=record.name, id=UUID(record.id), config=dict(record.config), partitions=[],
+                    name=record.name,
+                    id=UUID(record.id),
+                    config=dict(record.config),
+                    partitions=[],
                     sizes=list(record.sizes),
-                )  # fmt: skip
+                )
                 self.topics[topic.name] = self.topics_by_id[topic.id] = topic
                 self._add_partitions(topic, record)
             case PartitionsAdded():
@@ -301,11 +322,7 @@ class ClusterImage:
 
     def _apply_to_brokers(
         self,
-        record: BrokerRegistered
-        | BrokerFenced
-        | BrokerUnfenced
-        | BrokerShutdownWanted
-        | BrokerUnregistered,
+        record: BrokerRegistered | BrokerFenced | BrokerUnfenced | BrokerShutdownWanted | BrokerUnregistered,
     ) -> None:
         node, brokers = record.node, self.brokers
         match record:
@@ -313,10 +330,15 @@ class ClusterImage:
                 self.nodes[node] = record.incarnation
                 self.broker_epoch_last = max(self.broker_epoch_last, record.broker_epoch)
                 brokers[node] = BrokerImage(
-                    node=node, incarnation=record.incarnation, broker_epoch=record.broker_epoch,
-                    directory=record.directory, kafka=record.kafka, peer=record.peer,
-                    http=record.http, rack=record.rack,
-                )  # fmt: skip
+                    node=node,
+                    incarnation=record.incarnation,
+                    broker_epoch=record.broker_epoch,
+                    directory=record.directory,
+                    kafka=record.kafka,
+                    peer=record.peer,
+                    http=record.http,
+                    rack=record.rack,
+                )
             case BrokerFenced():
                 brokers[node] = msgspec.structs.replace(brokers[node], fenced=True)
             case BrokerUnfenced():
@@ -405,6 +427,9 @@ def _drop(index: dict[NodeId, dict[int, Place]], node: NodeId, cluster_id: int) 
 
 def _all_in_sync(cluster_id: int, replicas: list[NodeId]) -> PartitionImage:
     return PartitionImage(
-        cluster_id=cluster_id, replicas=tuple(replicas), in_sync=frozenset(replicas),
-        leader=replicas[0], epoch=FIRST_EPOCH,
-    )  # fmt: skip
+        cluster_id=cluster_id,
+        replicas=tuple(replicas),
+        in_sync=frozenset(replicas),
+        leader=replicas[0],
+        epoch=FIRST_EPOCH,
+    )

@@ -44,9 +44,7 @@ class WantedInSync:
     """The members, each with the broker epoch that the leader knows it by."""
 
 
-def change_in_sync(
-    image: ClusterImage, wanted: WantedInSync, electorate: Electorate
-) -> PartitionChanged:
+def change_in_sync(image: ClusterImage, wanted: WantedInSync, electorate: Electorate) -> PartitionChanged:
     """The record that makes the set so, or the reason why not."""
     topic = image.topics_by_id.get(wanted.topic_id)
     if topic is None:
@@ -62,8 +60,7 @@ def change_in_sync(
         raise NotLeader(leader=partition.leader)
     if wanted.partition_epoch != partition.partition_epoch:
         raise InvalidUpdateVersion(
-            f"{place.name} is at partition epoch {partition.partition_epoch}, "
-            f"not {wanted.partition_epoch}"
+            f"{place.name} is at partition epoch {partition.partition_epoch}, not {wanted.partition_epoch}"
         )
     if wanted.leader not in wanted.in_sync:
         raise IneligibleReplica(f"{wanted.leader} leads {place.name} and is in sync with itself")
@@ -117,6 +114,5 @@ def _check_member(image: ClusterImage, place: Place, node: NodeId, broker_epoch:
         raise IneligibleReplica(f"{node} is {'fenced' if broker.fenced else 'about to stop'}")
     if broker_epoch != broker.broker_epoch:
         raise IneligibleReplica(
-            f"{node} is in another life: its broker epoch is {broker.broker_epoch}, "
-            f"not {broker_epoch}"
+            f"{node} is in another life: its broker epoch is {broker.broker_epoch}, not {broker_epoch}"
         )

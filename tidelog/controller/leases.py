@@ -95,10 +95,12 @@ class Leases:
         if self.is_over(image, node):
             return
         self._leases[node] = _Lease(
-            broker_epoch=broker.broker_epoch, until=now + self._seconds,
-            metadata_offset=heartbeat.metadata_offset, wants_shutdown=heartbeat.wants_shutdown,
+            broker_epoch=broker.broker_epoch,
+            until=now + self._seconds,
+            metadata_offset=heartbeat.metadata_offset,
+            wants_shutdown=heartbeat.wants_shutdown,
             has_unheard=heartbeat.has_unheard,
-        )  # fmt: skip
+        )
 
     def is_over(self, image: ClusterImage, node: NodeId) -> bool:
         """Whether the broker is about to be fenced, whatever it says now."""

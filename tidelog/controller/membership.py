@@ -28,25 +28,19 @@ _NAMED_MAX: Final = 5
 """How many of a broker's partitions are named where it cannot go because of them."""
 
 
-def fence(
-    image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate
-) -> list[MetadataRecord]:
+def fence(image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate) -> list[MetadataRecord]:
     """Their leases are over: others lead what they led, or nobody does."""
     records: list[MetadataRecord] = [
-        BrokerFenced(node=node, broker_epoch=image.brokers[node].broker_epoch)
-        for node in sorted(nodes)
+        BrokerFenced(node=node, broker_epoch=image.brokers[node].broker_epoch) for node in sorted(nodes)
     ]
     records += islice(elections.leave(image, nodes, electorate.without_nodes(nodes)), CHANGED)
     return records
 
 
-def unfence(
-    image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate
-) -> list[MetadataRecord]:
+def unfence(image: ClusterImage, nodes: Collection[NodeId], electorate: Electorate) -> list[MetadataRecord]:
     """They are there: what nobody led is led again, if they or others can."""
     records: list[MetadataRecord] = [
-        BrokerUnfenced(node=node, broker_epoch=image.brokers[node].broker_epoch)
-        for node in sorted(nodes)
+        BrokerUnfenced(node=node, broker_epoch=image.brokers[node].broker_epoch) for node in sorted(nodes)
     ]
     records += islice(elections.come(image, nodes, electorate.with_nodes(nodes)), CHANGED)
     return records

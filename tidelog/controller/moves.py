@@ -115,11 +115,7 @@ def balance(layout: Layout) -> Moves:
     leads = _Leads(placed, layout.open)
     while leads.shift():
         pass
-    return {
-        name: tuple(target)
-        for name, target in placed.items()
-        if tuple(target) != layout.replicas[name]
-    }
+    return {name: tuple(target) for name, target in placed.items() if tuple(target) != layout.replicas[name]}
 
 
 def moved(layout: Layout, moves: Moves) -> int:
@@ -180,16 +176,17 @@ class _Counts:
             return 0
         return sum(self._racks.get(other) == rack for other in replicas if other != node)
 
-    def least(
-        self, name: TopicPartition, among: Iterable[NodeId], replicas: Sequence[NodeId]
-    ) -> NodeId:
+    def least(self, name: TopicPartition, among: Iterable[NodeId], replicas: Sequence[NodeId]) -> NodeId:
         """Who of `among` should hold one more, beside `replicas`."""
         return min(
             among,
             key=lambda node: (
-                self.beside(node, replicas), self.of_topic[name.topic, node], self.held[node], node,
+                self.beside(node, replicas),
+                self.of_topic[name.topic, node],
+                self.held[node],
+                node,
             ),
-        )  # fmt: skip
+        )
 
     def most(self, name: TopicPartition, replicas: Sequence[NodeId], layout: Layout) -> NodeId:
         """Who of `replicas` should hold one less: rather who is away, and not the first."""
@@ -197,10 +194,15 @@ class _Counts:
         return max(
             replicas,
             key=lambda node: (
-                node not in in_sync, node not in layout.open, node != replicas[0],
-                self.beside(node, replicas), self.of_topic[name.topic, node], self.held[node], node,
+                node not in in_sync,
+                node not in layout.open,
+                node != replicas[0],
+                self.beside(node, replicas),
+                self.of_topic[name.topic, node],
+                self.held[node],
+                node,
             ),
-        )  # fmt: skip
+        )
 
     def led(self, name: TopicPartition, before: Replicas, target: list[NodeId]) -> Replicas:
         """The target with its first: who was it before, or else who leads the least."""
@@ -208,10 +210,8 @@ class _Counts:
         if first not in target:
             first = min(
                 target,
-                key=lambda node: (
-                    self._led_of_topic[name.topic, node], self._led[node], target.index(node),
-                ),
-            )  # fmt: skip
+                key=lambda node: (self._led_of_topic[name.topic, node], self._led[node], target.index(node)),
+            )
             self._lead(name, before[0], -1)
             self._lead(name, first, 1)
         return (first, *(node for node in target if node != first))
@@ -281,9 +281,7 @@ class _Mover:
 class _Leads:
     """Whose turn it is to be the first of which replicas."""
 
-    def __init__(
-        self, placed: dict[TopicPartition, list[NodeId]], able: Collection[NodeId]
-    ) -> None:
+    def __init__(self, placed: dict[TopicPartition, list[NodeId]], able: Collection[NodeId]) -> None:
         self._placed = placed
         self._able = frozenset(able)
         self._by: dict[NodeId, dict[TopicPartition, None]] = {node: {} for node in sorted(able)}

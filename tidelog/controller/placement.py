@@ -38,11 +38,14 @@ def candidates(image: ClusterImage) -> list[Candidate]:
         broker = image.brokers.get(node)
         found.append(
             Candidate(
-                node=node, rack=None if broker is None else broker.rack,
-                is_active=broker is None or broker.is_active, is_cordoned=image.is_cordoned(node),
-                replicas=len(image.held.get(node, ())), leaders=image.preferred.get(node, 0),
+                node=node,
+                rack=None if broker is None else broker.rack,
+                is_active=broker is None or broker.is_active,
+                is_cordoned=image.is_cordoned(node),
+                replicas=len(image.held.get(node, ())),
+                leaders=image.preferred.get(node, 0),
             )
-        )  # fmt: skip
+        )
     return found
 
 

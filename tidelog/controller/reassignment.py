@@ -74,15 +74,17 @@ def complete(place: Place, electorate: Electorate) -> PartitionChanged | None:
     if leader is None:
         return None
     after = partition.edited(
-        replicas=target, in_sync=stay, eligible=partition.eligible.intersection(target) - stay,
-        adding=(), removing=(), original=(),
-    )  # fmt: skip
+        replicas=target,
+        in_sync=stay,
+        eligible=partition.eligible.intersection(target) - stay,
+        adding=(),
+        removing=(),
+        original=(),
+    )
     return _change(place, settled(place, led_by(after, leader), electorate))
 
 
-def completed(
-    places: Iterable[Place], electorate: Electorate, *, count_max: int
-) -> list[PartitionChanged]:
+def completed(places: Iterable[Place], electorate: Electorate, *, count_max: int) -> list[PartitionChanged]:
     """Everything among `places` that can be completed now, up to a number."""
     found: list[PartitionChanged] = []
     for place in places:
@@ -134,9 +136,11 @@ def _towards(partition: PartitionImage, target: tuple[NodeId, ...]) -> Partition
     adding = tuple(node for node in target if node not in original)
     removing = tuple(node for node in original if node not in target)
     return partition.edited(
-        replicas=target + removing, adding=adding, removing=removing,
+        replicas=target + removing,
+        adding=adding,
+        removing=removing,
         original=original if adding or removing else (),
-    )  # fmt: skip
+    )
 
 
 def _without_dropped(place: Place, after: PartitionImage, electorate: Electorate) -> PartitionImage:
@@ -180,9 +184,7 @@ def _check_dropped(
         )
 
 
-def _whole(
-    partition: PartitionImage, nodes: frozenset[NodeId], electorate: Electorate
-) -> frozenset[NodeId]:
+def _whole(partition: PartitionImage, nodes: frozenset[NodeId], electorate: Electorate) -> frozenset[NodeId]:
     """Those of `nodes` that are not damaged. Asked before the rest goes, for a sole replica never
     counts as damaged."""
     return frozenset(node for node in nodes if not electorate.is_damaged(node, partition))

@@ -44,12 +44,7 @@ class Registration:
 
 
 def register(
-    image: ClusterImage,
-    wanted: Registration,
-    electorate: Electorate,
-    *,
-    cluster_id: str,
-    end: Offset,
+    image: ClusterImage, wanted: Registration, electorate: Electorate, *, cluster_id: str, end: Offset
 ) -> list[MetadataRecord]:
     """The records that make it a broker, or the reason why not; none if it is one already.
 
@@ -69,11 +64,16 @@ def register(
     epoch = max(image.broker_epoch_last + 1, end)
     records: list[MetadataRecord] = [
         BrokerRegistered(
-            node=wanted.node, incarnation=wanted.incarnation, broker_epoch=epoch,
-            directory=wanted.directory, kafka=wanted.kafka, peer=wanted.peer, http=wanted.http,
+            node=wanted.node,
+            incarnation=wanted.incarnation,
+            broker_epoch=epoch,
+            directory=wanted.directory,
+            kafka=wanted.kafka,
+            peer=wanted.peer,
+            http=wanted.http,
             rack=wanted.rack,
         )
-    ]  # fmt: skip
+    ]
     records += _begin_life(image, known, wanted, electorate.without_nodes([wanted.node]))
     return records
 

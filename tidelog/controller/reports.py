@@ -154,10 +154,7 @@ class ReplicaReports:
 class _Said:
     """All that one life of a broker said."""
 
-    __slots__ = (
-        "at", "broker_epoch", "damaged", "disk_full", "has_told_all", "lacks_files", "on",
-        "reports",
-    )  # fmt: skip
+    __slots__ = ("at", "broker_epoch", "damaged", "disk_full", "has_told_all", "lacks_files", "on", "reports")
 
     def __init__(self, broker_epoch: int) -> None:
         self.broker_epoch = broker_epoch

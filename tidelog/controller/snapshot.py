@@ -35,9 +35,11 @@ _SIZE: Final = struct.Struct(">I")
 
 def _records_before_topics(image: ClusterImage) -> Iterator[MetadataRecord]:
     yield SnapshotBegan(
-        version=VERSION, broker_epoch_last=image.broker_epoch_last,
-        quorum_epoch=image.quorum_epoch, quorum_leader=image.quorum_leader,
-    )  # fmt: skip
+        version=VERSION,
+        broker_epoch_last=image.broker_epoch_last,
+        quorum_epoch=image.quorum_epoch,
+        quorum_leader=image.quorum_leader,
+    )
     if len(image.voters):
         yield VotersChanged(voters=list(image.voters))
     for node, incarnation in image.nodes.items():  # before topics: it must open no epoch
@@ -53,10 +55,15 @@ def _records_before_topics(image: ClusterImage) -> Iterator[MetadataRecord]:
 
 def _broker(broker: BrokerImage) -> Iterator[MetadataRecord]:
     yield BrokerRegistered(
-        node=broker.node, incarnation=broker.incarnation, broker_epoch=broker.broker_epoch,
-        directory=broker.directory, kafka=broker.kafka, peer=broker.peer, http=broker.http,
+        node=broker.node,
+        incarnation=broker.incarnation,
+        broker_epoch=broker.broker_epoch,
+        directory=broker.directory,
+        kafka=broker.kafka,
+        peer=broker.peer,
+        http=broker.http,
         rack=broker.rack,
-    )  # fmt: skip
+    )
     if not broker.fenced:
         yield BrokerUnfenced(node=broker.node, broker_epoch=broker.broker_epoch)
     if broker.shutting_down:
@@ -65,10 +72,13 @@ def _broker(broker: BrokerImage) -> Iterator[MetadataRecord]:
 
 def _topic(topic: TopicImage) -> TopicCreated:
     return TopicCreated(
-        name=topic.name, id=str(topic.id), config=topic.config,
+        name=topic.name,
+        id=str(topic.id),
+        config=topic.config,
         replicas=[list(partition.replicas) for partition in topic.partitions],
-        partitions=[partition.state for partition in topic.partitions], sizes=topic.sizes,
-    )  # fmt: skip
+        partitions=[partition.state for partition in topic.partitions],
+        sizes=topic.sizes,
+    )
 
 
 def encode_topic(topic: TopicImage) -> bytes:

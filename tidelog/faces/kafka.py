@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from tidelog.broker.context import Client
-from tidelog.broker.requests import Requests
 from tidelog.config import NodeConfig
 from tidelog.host import Bytes, Host, give_up_on_silence
+from tidelog.kafka.context import Client
+from tidelog.kafka.requests import Requests
 from tidelog.model import Endpoint
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import MessageDamaged
@@ -100,9 +100,7 @@ class _Slot:
 
     __slots__ = ("_connection", "_correlation_id", "_gone", "_tagged", "pieces", "size")
 
-    def __init__(
-        self, connection: "Connection", correlation_id: int, tagged: bool, size: int
-    ) -> None:
+    def __init__(self, connection: "Connection", correlation_id: int, tagged: bool, size: int) -> None:
         self._connection = connection
         self._correlation_id = correlation_id
         self._tagged = tagged
@@ -308,9 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read from the client exactly while there is room for what it sends."""
         if self._closing or self.transport is None:
             return
-        has_room = not self._intake.is_full and (
-            self._coming_bytes == 0 or self._intake.may_come(self)
-        )
+        has_room = not self._intake.is_full and (self._coming_bytes == 0 or self._intake.may_come(self))
         if not has_room:
             self._intake.wait(self)
         is_served = self._listener.is_open and not self._stopping

@@ -12,8 +12,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.requests import Requests
-from tidelog.broker.services import Services
 from tidelog.config import NodeConfig
 from tidelog.errors import TidelogError
 from tidelog.faces.http.health import why_not_ready
@@ -21,7 +19,10 @@ from tidelog.faces.http.listener import HttpListener
 from tidelog.faces.kafka import KafkaListener
 from tidelog.faces.notify import notifier
 from tidelog.host import Host, allow_many_files, keep_memory, system_host
+from tidelog.kafka.requests import Requests
 from tidelog.model import Endpoint
+from tidelog.operators.desk import Desk
+from tidelog.services.services import Services
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +47,7 @@ class Node:
 
     def __init__(self, host: Host, config: NodeConfig) -> None:
         self.config = config
-        self.failure: asyncio.Future[BaseException | None] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self.failure: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self.stop_wanted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.broker = Broker(host, config, self._on_fatal)
         self.broker.on_stop_asked = self.want_stop
@@ -59,6 +58,7 @@ class Node:
         """Hears when HTTP begins to keep the loop busy, and when it ends; set before a start."""
         self.services: Services
         """There once the broker has opened, before anybody is served."""
+        self.desk = Desk(self.broker)
         self._host = host
         self._listener: KafkaListener | None = None
         self._http: HttpListener | None = None
@@ -102,8 +102,9 @@ class Node:
                     ) from error
                 _log.warning(
                     "no HTTP: cannot listen on %s (%s); choose another place with --http",
-                    at, error.strerror or error,
-                )  # fmt: skip
+                    at,
+                    error.strerror or error,
+                )
             else:
                 self._http = http
                 host = self.broker.advertised.host if at.host in _WILDCARDS else at.host
@@ -123,8 +124,11 @@ class Node:
                 f"cannot listen to peers on {self.config.peer_endpoint} "
                 f"({error.strerror or error}); choose another --peer"
             ) from error
-        listener = self._listener = KafkaListener(self._host, Requests(self.broker), is_open=False)
+        requests = Requests(self.broker)
+        listener = self._listener = KafkaListener(self._host, requests, is_open=False)
         self.services = Services(self.broker)
+        requests.perform = self.desk.perform_json
+        self.desk.open(requests)
         try:
             # Before the cluster is told of it. Whoever connects now waits until all is served.
             self.broker.endpoint = await listener.start(at)
@@ -139,8 +143,9 @@ class Node:
         if at.host in _WILDCARDS and not self.config.kafka_advertised:
             _log.warning(
                 "clients elsewhere will be told to connect to %s; set kafka.advertised to an "
-                "address that reaches this node", self.kafka,
-            )  # fmt: skip
+                "address that reaches this node",
+                self.kafka,
+            )
 
     async def stop(self) -> None:
         """Answer what was begun, let the clients go, and leave a clean directory."""

@@ -83,8 +83,8 @@ from tidelog.groups.members import Member, size_of
 from tidelog.groups.rebalance import Rebalancing
 from tidelog.groups.records import GroupRecord, RenamedMember, fits
 from tidelog.groups.state import State, Timer
-from tidelog.groups.subscription import CONSUMER, subscribed_topics
 from tidelog.shards.effects import Moment
+from tidelog.wire.subscription import CONSUMER, subscribed_topics
 
 
 class Group(Rebalancing):
@@ -207,12 +207,17 @@ class Group(Rebalancing):
             self.protocol_type = event.protocol_type
         self.roster.add(
             Member(
-                id=member_id, instance_id=event.instance_id, client_id=event.client_id,
-                client_host=event.client_host, session_timeout_ms=event.session_timeout_ms,
-                rebalance_timeout_ms=event.rebalance_timeout_ms, protocols=event.protocols,
-                joining=event.reply, is_new=True,
+                id=member_id,
+                instance_id=event.instance_id,
+                client_id=event.client_id,
+                client_host=event.client_host,
+                session_timeout_ms=event.session_timeout_ms,
+                rebalance_timeout_ms=event.rebalance_timeout_ms,
+                protocols=event.protocols,
+                joining=event.reply,
+                is_new=True,
             )
-        )  # fmt: skip
+        )
         self._grew = True
         # Until it has its answer it cannot heartbeat, and its going away is not seen. Clients that
         # gave up and came back would pile up as members if this wait had no end.
@@ -249,10 +254,16 @@ class Group(Rebalancing):
         leader_before = self.roster.leader
         assert leader_before is not None
         new = replace(
-            old, id=member_id, client_id=event.client_id, client_host=event.client_host,
-            session_timeout_ms=event.session_timeout_ms, protocols=event.protocols,
-            rebalance_timeout_ms=event.rebalance_timeout_ms, joining=event.reply, is_new=False,
-        )  # fmt: skip
+            old,
+            id=member_id,
+            client_id=event.client_id,
+            client_host=event.client_host,
+            session_timeout_ms=event.session_timeout_ms,
+            protocols=event.protocols,
+            rebalance_timeout_ms=event.rebalance_timeout_ms,
+            joining=event.reply,
+            is_new=False,
+        )
         self._swap(old, new, at)
         if self.state is not State.STABLE:
             self._rebalance(at, f"the static member {event.instance_id!r} has restarted")
@@ -264,9 +275,13 @@ class Group(Rebalancing):
                 generation=self.generation, member=new.record(self.protocol, new.assignment)
             )
             change = Replacement(
-                renamed=renamed, member_id=new.id, reply=event.reply, old=old,
-                leader_before=leader_before, can_skip_assignment=event.can_skip_assignment,
-            )  # fmt: skip
+                renamed=renamed,
+                member_id=new.id,
+                reply=event.reply,
+                old=old,
+                leader_before=leader_before,
+                can_skip_assignment=event.can_skip_assignment,
+            )
             self._effects.append(Store(change=change))
 
     def _needs_rebalance(self, old: Member, new: Member) -> bool:
@@ -393,9 +408,7 @@ def _checked(event: Join, limits: Limits) -> Join:
     """The request, with what it leaves out filled in; raises for what cannot be right."""
     least_ms, most_ms = limits.session_timeout_min_ms, limits.session_timeout_max_ms
     if not least_ms <= event.session_timeout_ms <= most_ms:
-        raise InvalidSessionTimeout(
-            timeout_ms=event.session_timeout_ms, least_ms=least_ms, most_ms=most_ms
-        )
+        raise InvalidSessionTimeout(timeout_ms=event.session_timeout_ms, least_ms=least_ms, most_ms=most_ms)
     if not event.protocol_type or not event.protocols:
         raise InconsistentGroupProtocol("a member names a protocol type and at least one protocol")
     named = event.instance_id if event.instance_id is not None else event.client_id
@@ -408,8 +421,7 @@ def _checked(event: Join, limits: Limits) -> Join:
         protocols.setdefault(name, metadata)
     rebalance_timeout_ms = event.rebalance_timeout_ms
     return replace(
-        event, protocols=tuple(protocols.items()),
-        rebalance_timeout_ms=(
-            event.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
-        ),
-    )  # fmt: skip
+        event,
+        protocols=tuple(protocols.items()),
+        rebalance_timeout_ms=(event.session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms),
+    )

@@ -45,20 +45,28 @@ class Member:
 
     def record(self, protocol: str, assignment: bytes) -> MemberRecord:
         return MemberRecord(
-            member_id=self.id, instance_id=self.instance_id, client_id=self.client_id,
-            client_host=self.client_host, rebalance_timeout_ms=self.rebalance_timeout_ms,
-            session_timeout_ms=self.session_timeout_ms, subscription=self.metadata(protocol),
+            member_id=self.id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata(protocol),
             assignment=assignment,
-        )  # fmt: skip
+        )
 
     @classmethod
     def restored(cls, record: MemberRecord, protocol: str) -> "Member":
         return cls(
-            id=record.member_id, instance_id=record.instance_id, client_id=record.client_id,
-            client_host=record.client_host, session_timeout_ms=record.session_timeout_ms,
+            id=record.member_id,
+            instance_id=record.instance_id,
+            client_id=record.client_id,
+            client_host=record.client_host,
+            session_timeout_ms=record.session_timeout_ms,
             rebalance_timeout_ms=record.rebalance_timeout_ms,
-            protocols=((protocol, record.subscription),), assignment=record.assignment,
-        )  # fmt: skip
+            protocols=((protocol, record.subscription),),
+            assignment=record.assignment,
+        )
 
 
 def size_of(protocols: tuple[tuple[str, bytes], ...]) -> int:

@@ -69,9 +69,7 @@ class Offsets:
         for place in places:
             _count_down(self.in_flight, place)
 
-    def apply(
-        self, place: TopicPartition, value: CommittedOffset | None, log_offset: Offset
-    ) -> None:
+    def apply(self, place: TopicPartition, value: CommittedOffset | None, log_offset: Offset) -> None:
         """The log says so, outside of any transaction."""
         if value is not None:
             self.committed[place] = Noted(value, log_offset)
@@ -82,11 +80,7 @@ class Offsets:
                 self._take_pending(producer_id, place)
 
     def hold(
-        self,
-        producer_id: ProducerId,
-        place: TopicPartition,
-        value: CommittedOffset,
-        log_offset: Offset,
+        self, producer_id: ProducerId, place: TopicPartition, value: CommittedOffset, log_offset: Offset
     ) -> None:
         """The log says so, if the producer's transaction commits."""
         held = self.pending.setdefault(producer_id, {})
@@ -94,9 +88,7 @@ class Offsets:
             self.undecided[place] += 1
         held[place] = Noted(value, log_offset)
 
-    def complete(
-        self, producer_id: ProducerId, *, commits: bool, before: Offset | None = None
-    ) -> None:
+    def complete(self, producer_id: ProducerId, *, commits: bool, before: Offset | None = None) -> None:
         """The producer's transaction is decided, of which all is written `before` its marker."""
         for place, noted in [*self.pending.get(producer_id, {}).items()]:
             if before is not None and noted.log_offset >= before:
@@ -150,9 +142,7 @@ class Offsets:
                 found[place] = None if noted is None else noted.value
         return found
 
-    def expired(
-        self, group: GroupState, time: BelievedTime, retention_ms: int
-    ) -> list[TopicPartition]:
+    def expired(self, group: GroupState, time: BelievedTime, retention_ms: int) -> list[TopicPartition]:
         """The offsets that are too old to be kept, by a clock that has not just jumped."""
         found = []
         for place, noted in self.committed.items():
@@ -192,18 +182,16 @@ def check_commit(
             refused[place] = InvalidTopic("a topic's name has at most 249 characters")
         else:
             accepted[place] = CommittedOffset(
-                offset=wanted.offset, leader_epoch=wanted.leader_epoch, metadata=wanted.metadata,
-                committed_ms=at.wall_ms, expires_ms=expires_ms, topic_id=wanted.topic_id,
-            )  # fmt: skip
+                offset=wanted.offset,
+                leader_epoch=wanted.leader_epoch,
+                metadata=wanted.metadata,
+                committed_ms=at.wall_ms,
+                expires_ms=expires_ms,
+                topic_id=wanted.topic_id,
+            )
     return accepted, refused
 
 
-def check_delete(
-    group: GroupState, places: Iterable[TopicPartition]
-) -> Mapping[TopicPartition, BrokerError]:
+def check_delete(group: GroupState, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, BrokerError]:
     """Those offsets that must stay, because members consume their topics."""
-    return {
-        place: GroupSubscribedToTopic(place.topic)
-        for place in places
-        if group.consumes(place.topic)
-    }
+    return {place: GroupSubscribedToTopic(place.topic) for place in places if group.consumes(place.topic)}

@@ -6,21 +6,8 @@ The requests that set this off are in `group`, with the tables of states and tri
 from dataclasses import replace
 from typing import assert_never
 
-from tidelog.errors import (
-    BrokerError,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
-from tidelog.groups.events import (
-    Change,
-    Effect,
-    Emptied,
-    Joined,
-    NewAssignment,
-    Replacement,
-    Result,
-    Store,
-)
+from tidelog.errors import BrokerError, RebalanceInProgress, UnknownMemberId
+from tidelog.groups.events import Change, Effect, Emptied, Joined, NewAssignment, Replacement, Result, Store
 from tidelog.groups.limits import Limits
 from tidelog.groups.members import Member
 from tidelog.groups.records import GroupRecord

@@ -44,6 +44,7 @@ from uuid import UUID
 from tidelog.errors import CorruptMessage
 from tidelog.model import NO_EPOCH, NO_TIMESTAMP, Epoch, Offset, TopicPartition
 from tidelog.records import Record
+from tidelog.wire.reader import Reader
 
 TEXT_BYTES_MAX: Final = 2**15 - 1
 """The longest string of these formats, and so the longest group id or member id."""
@@ -191,10 +192,14 @@ def fits(text: str) -> bool:
 def _encode_key(written: Written) -> bytes:
     match written:
         case OffsetWritten(group_id=group_id, place=place):
-            return b"".join((
-                _INT16.pack(_OFFSET_KEY_VERSION), _text(group_id), _text(place.topic),
-                _INT32.pack(place.partition),
-            ))  # fmt: skip
+            return b"".join(
+                (
+                    _INT16.pack(_OFFSET_KEY_VERSION),
+                    _text(group_id),
+                    _text(place.topic),
+                    _INT32.pack(place.partition),
+                )
+            )
         case GroupWritten(group_id=group_id):
             return _INT16.pack(_GROUP_KEY_VERSION) + _text(group_id)
         case MemberWritten(group_id=group_id, instance_id=instance_id):
@@ -209,10 +214,14 @@ def _encode_offset(value: CommittedOffset) -> bytes:
     if value.expires_ms is not None:
         tags.append((_EXPIRES_TAG, _INT64.pack(value.expires_ms)))
     parts = [
-        _INT16.pack(_OFFSET_VERSION), _INT64.pack(value.offset), _INT32.pack(value.leader_epoch),
-        _uvarint(len(metadata) + 1), metadata, _INT64.pack(value.committed_ms),
+        _INT16.pack(_OFFSET_VERSION),
+        _INT64.pack(value.offset),
+        _INT32.pack(value.leader_epoch),
+        _uvarint(len(metadata) + 1),
+        metadata,
+        _INT64.pack(value.committed_ms),
         _uvarint(len(tags)),
-    ]  # fmt: skip
+    ]
     for tag, data in tags:
         parts += (_uvarint(tag), _uvarint(len(data)), data)
     return b"".join(parts)
@@ -220,10 +229,14 @@ def _encode_offset(value: CommittedOffset) -> bytes:
 
 def _encode_group(value: GroupRecord) -> bytes:
     parts = [
-        _INT16.pack(_GROUP_VERSION), _text(value.protocol_type), _INT32.pack(value.generation),
-        _text(value.protocol), _text(value.leader), _INT64.pack(value.state_since_ms),
+        _INT16.pack(_GROUP_VERSION),
+        _text(value.protocol_type),
+        _INT32.pack(value.generation),
+        _text(value.protocol),
+        _text(value.leader),
+        _INT64.pack(value.state_since_ms),
         _INT32.pack(len(value.members)),
-    ]  # fmt: skip
+    ]
     for member in value.members:
         parts += _member_parts(member)
     return b"".join(parts)
@@ -231,11 +244,15 @@ def _encode_group(value: GroupRecord) -> bytes:
 
 def _member_parts(member: MemberRecord) -> tuple[bytes, ...]:
     return (
-        _text(member.member_id), _text(member.instance_id), _text(member.client_id),
-        _text(member.client_host), _INT32.pack(member.rebalance_timeout_ms),
-        _INT32.pack(member.session_timeout_ms), _bytes(member.subscription),
+        _text(member.member_id),
+        _text(member.instance_id),
+        _text(member.client_id),
+        _text(member.client_host),
+        _INT32.pack(member.rebalance_timeout_ms),
+        _INT32.pack(member.session_timeout_ms),
+        _bytes(member.subscription),
         _bytes(member.assignment),
-    )  # fmt: skip
+    )
 
 
 def _text(text: str | None) -> bytes:
@@ -262,75 +279,6 @@ def _uvarint(value: int) -> bytes:
 # Reading.
 
 
-class Reader:
-    """A position in some bytes; refuses to leave them."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def _take(self, size: int) -> bytes:
-        start, end = self._at, self._at + size
-        if size < 0 or end > len(self._data):
-            raise CorruptMessage(f"a field of {size} bytes does not fit into {len(self._data)}")
-        self._at = end
-        return self._data[start:end]
-
-    def int16(self) -> int:
-        value: int = _INT16.unpack(self._take(2))[0]
-        return value
-
-    def int32(self) -> int:
-        value: int = _INT32.unpack(self._take(4))[0]
-        return value
-
-    def int64(self) -> int:
-        value: int = _INT64.unpack(self._take(8))[0]
-        return value
-
-    def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self._take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise CorruptMessage("a number of more than 32 bits")
-
-    def tags(self) -> dict[int, bytes]:
-        return {self.uvarint(): self._take(self.uvarint()) for _ in range(self.uvarint())}
-
-    def text(self, *, is_compact: bool = False) -> str:
-        text = self.nullable_text(is_compact=is_compact)
-        if text is None:
-            raise CorruptMessage("a text that must be there is null")
-        return text
-
-    def nullable_text(self, *, is_compact: bool = False) -> str | None:
-        size = self.uvarint() - 1 if is_compact else self.int16()
-        if size == -1:
-            return None
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptMessage(f"a text is not UTF-8: {error}") from None
-
-    def blob(self) -> bytes:
-        return self._take(self.int32())
-
-    def count(self) -> int:
-        count = self.int32()
-        if not 0 <= count <= len(self._data) - self._at:
-            raise CorruptMessage(f"{count} elements cannot be in {len(self._data)} bytes")
-        return count
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise CorruptMessage(f"{len(self._data) - self._at} bytes follow the last field")
-
-
 def _version(reader: Reader, newest: int) -> int:
     version = reader.int16()
     if not 0 <= version <= newest:
@@ -352,10 +300,13 @@ def _decode_offset(reader: Reader) -> CommittedOffset:
     if (expires := _tagged(tags, _EXPIRES_TAG, _INT64.size)) is not None:
         (expires_ms,) = _INT64.unpack(expires)
     return CommittedOffset(
-        offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_ms=committed_ms,
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        committed_ms=committed_ms,
         expires_ms=None if expires_ms == NO_TIMESTAMP else expires_ms,
         topic_id=None if topic_id in (None, bytes(16)) else UUID(bytes=topic_id),
-    )  # fmt: skip
+    )
 
 
 def _tagged(tags: dict[int, bytes], tag: int, size: int) -> bytes | None:
@@ -377,9 +328,13 @@ def _decode_group(reader: Reader) -> GroupRecord:
     if members and protocol is None:
         raise CorruptMessage("a group with members has no protocol")
     return GroupRecord(
-        protocol_type=protocol_type, generation=generation, protocol=protocol, leader=leader,
-        state_since_ms=state_since_ms, members=members,
-    )  # fmt: skip
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        state_since_ms=state_since_ms,
+        members=members,
+    )
 
 
 def _decode_renamed(reader: Reader) -> RenamedMember:
@@ -398,10 +353,12 @@ def _decode_member(reader: Reader, version: int) -> MemberRecord:
     rebalance_timeout_ms = reader.int32() if version >= 1 else -1
     session_timeout_ms = reader.int32()
     return MemberRecord(
-        member_id=member_id, instance_id=instance_id, client_id=client_id,
-        client_host=client_host, session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=(
-            rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms
-        ),
-        subscription=reader.blob(), assignment=reader.blob(),
-    )  # fmt: skip
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=(rebalance_timeout_ms if rebalance_timeout_ms >= 0 else session_timeout_ms),
+        subscription=reader.blob(),
+        assignment=reader.blob(),
+    )

@@ -76,13 +76,7 @@ from tidelog.groups.records import (
 from tidelog.groups.state import State
 from tidelog.groups.transactions import Completion, Transactions
 from tidelog.groups.writes import Entry, Waiter, Write, Writes
-from tidelog.model import (
-    NO_PRODUCER,
-    NO_TIMESTAMP,
-    Offset,
-    ProducerId,
-    TopicPartition,
-)
+from tidelog.model import NO_PRODUCER, NO_TIMESTAMP, Offset, ProducerId, TopicPartition
 from tidelog.records import Record
 from tidelog.shards.believed import BelievedTime
 from tidelog.shards.deadlines import Deadlines
@@ -147,9 +141,7 @@ class Shard:
             case _:
                 assert_never(written)
 
-    def _replay_member(
-        self, group_id: str, instance_id: str, renamed: RenamedMember | None
-    ) -> None:
+    def _replay_member(self, group_id: str, instance_id: str, renamed: RenamedMember | None) -> None:
         entry = self._entries.get(group_id)
         if entry is None:
             return  # of a group that is no more
@@ -265,11 +257,7 @@ class Shard:
         return self._commit(entry, event, at, writer=event.writer)
 
     def _commit(
-        self,
-        entry: Entry,
-        event: Commit | TransactionalCommit,
-        at: Moment,
-        writer: Writer | None = None,
+        self, entry: Entry, event: Commit | TransactionalCommit, at: Moment, writer: Writer | None = None
     ) -> list[ShardEffect]:
         accepted, refused = check_commit(event, at, self._limits)
         done = OffsetsDone(refused=refused)
@@ -279,9 +267,7 @@ class Shard:
         append = self._writes.append(entry, at, offsets=accepted, waiter=waiter, writer=writer)
         return [append, *self._perform(entry, [], at)]
 
-    def _entry_for_commit(
-        self, group_id: str, event: Commit | TransactionalCommit, at: Moment
-    ) -> Entry:
+    def _entry_for_commit(self, group_id: str, event: Commit | TransactionalCommit, at: Moment) -> Entry:
         entry = self._entries.get(group_id)
         if entry is not None:
             return entry
@@ -292,11 +278,7 @@ class Shard:
         raise IllegalGeneration(generation=event.generation, current=None)
 
     def fetch_offsets(
-        self,
-        group_id: str,
-        places: Iterable[TopicPartition] | None,
-        *,
-        require_stable: bool = False,
+        self, group_id: str, places: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> dict[TopicPartition, CommittedOffset | BrokerError | None]:
         """The offsets asked for, or all of the group; None where there is none."""
         self._check_serving()
@@ -386,8 +368,9 @@ class Shard:
         in_flight = self._writes.newest_offsets()
         for entry in list(self._entries.values()):
             newest: dict[TopicPartition, CommittedOffset | None] = {
-                **entry.offsets.newest(), **in_flight.get(entry.group.id, {}),
-            }  # fmt: skip
+                **entry.offsets.newest(),
+                **in_flight.get(entry.group.id, {}),
+            }
             gone = sorted(
                 place
                 for place, value in newest.items()

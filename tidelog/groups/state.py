@@ -12,20 +12,13 @@ from tidelog.errors import (
     NonEmptyGroup,
     UnknownMemberId,
 )
-from tidelog.groups.events import (
-    GroupView,
-    Joined,
-    JoinedMember,
-    MemberView,
-    NewAssignment,
-    Synced,
-)
+from tidelog.groups.events import GroupView, Joined, JoinedMember, MemberView, NewAssignment, Synced
 from tidelog.groups.limits import Limits
 from tidelog.groups.members import Member, Roster
 from tidelog.groups.records import CommittedOffset, GroupRecord
-from tidelog.groups.subscription import CONSUMER, subscribed_topics
 from tidelog.model import NO_TIMESTAMP
 from tidelog.shards.deadlines import Deadlines
+from tidelog.wire.subscription import CONSUMER, subscribed_topics
 
 
 class State(Enum):
@@ -68,10 +61,22 @@ class GroupState:
     """
 
     __slots__ = (
-        "_deadlines", "_limits", "_promised", "_promised_size", "_saving", "_unsynced",
-        "generation", "id", "protocol", "protocol_type", "reason", "roster", "state",
-        "state_since_ms", "subscribed",
-    )  # fmt: skip
+        "_deadlines",
+        "_limits",
+        "_promised",
+        "_promised_size",
+        "_saving",
+        "_unsynced",
+        "generation",
+        "id",
+        "protocol",
+        "protocol_type",
+        "reason",
+        "roster",
+        "state",
+        "state_since_ms",
+        "subscribed",
+    )
 
     def __init__(self, group_id: str, limits: Limits, *, since_ms: int = NO_TIMESTAMP) -> None:
         self.id = group_id
@@ -97,8 +102,7 @@ class GroupState:
 
     def __repr__(self) -> str:
         return (
-            f"<Group {self.id!r} {self.state.value} generation={self.generation} "
-            f"members={len(self.roster)}>"
+            f"<Group {self.id!r} {self.state.value} generation={self.generation} members={len(self.roster)}>"
         )
 
     # To and from the log.
@@ -121,12 +125,15 @@ class GroupState:
         assert self.protocol is not None or not self.roster
         protocol = self.protocol or ""
         return GroupRecord(
-            protocol_type=self.protocol_type or "", generation=self.generation,
-            protocol=self.protocol, leader=self.roster.leader, state_since_ms=since_ms,
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.roster.leader,
+            state_since_ms=since_ms,
             members=tuple(
                 [member.record(protocol, assignments.get(member.id, b"")) for member in self.roster]
             ),
-        )  # fmt: skip
+        )
 
     def durable(self) -> GroupRecord:
         """What the log should say of this group, if it is Stable or Empty."""
@@ -222,37 +229,46 @@ class GroupState:
         members: tuple[JoinedMember, ...] = ()
         if member.id == self.roster.leader:
             protocol = self.protocol
-            members = tuple(
-                [JoinedMember(m.id, m.instance_id, m.metadata(protocol)) for m in self.roster]
-            )
+            members = tuple([JoinedMember(m.id, m.instance_id, m.metadata(protocol)) for m in self.roster])
         return Joined(
-            member_id=member.id, generation=self.generation, protocol_type=self.protocol_type,
-            protocol=self.protocol, leader=self.roster.leader, members=members,
-        )  # fmt: skip
+            member_id=member.id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=self.roster.leader,
+            members=members,
+        )
 
     def _synced(self, member: Member) -> Synced:
         assert self.protocol_type is not None
         assert self.protocol is not None
-        return Synced(
-            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
-        )
+        return Synced(protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment)
 
     def view(self) -> GroupView:
         """The group as an operator sees it. Metadata means something only once it is stable."""
         protocol = self.protocol if self.state is State.STABLE else None
         return GroupView(
-            group_id=self.id, state=self.state.value, generation=self.generation,
-            protocol_type=self.protocol_type or "", protocol=protocol or "",
-            leader=self.roster.leader or "", reason=self.reason,
-            members=tuple([
-                MemberView(
-                    member_id=m.id, instance_id=m.instance_id, client_id=m.client_id,
-                    client_host=m.client_host, assignment=m.assignment,
-                    metadata=b"" if protocol is None else m.metadata(protocol),
-                )
-                for m in self.roster
-            ]),
-        )  # fmt: skip
+            group_id=self.id,
+            state=self.state.value,
+            generation=self.generation,
+            protocol_type=self.protocol_type or "",
+            protocol=protocol or "",
+            leader=self.roster.leader or "",
+            reason=self.reason,
+            members=tuple(
+                [
+                    MemberView(
+                        member_id=m.id,
+                        instance_id=m.instance_id,
+                        client_id=m.client_id,
+                        client_host=m.client_host,
+                        assignment=m.assignment,
+                        metadata=b"" if protocol is None else m.metadata(protocol),
+                    )
+                    for m in self.roster
+                ]
+            ),
+        )
 
     def assert_invariants(self) -> None:
         """Check everything at length; for tests and simulations."""
@@ -262,9 +278,7 @@ class GroupState:
             assert bool(roster) == (state in (State.COMPLETING, State.STABLE))
         for member in roster:
             assert member.joining is None or state in (State.PREPARING, State.STABLE)
-            assert member.joining is None or not (
-                state is State.STABLE and member.instance_id is None
-            )
+            assert member.joining is None or not (state is State.STABLE and member.instance_id is None)
             assert member.syncing is None or state is State.COMPLETING
             assert member.id not in self._promised
             assert member.id in self._deadlines

@@ -94,9 +94,7 @@ class Write:
         match self.change:
             case Replacement(renamed=renamed):
                 assert renamed.member.instance_id is not None, "only static members have a name"
-                yield MemberWritten(
-                    group_id=group_id, instance_id=renamed.member.instance_id, value=renamed
-                )
+                yield MemberWritten(group_id=group_id, instance_id=renamed.member.instance_id, value=renamed)
             case NewAssignment(record=record) | Emptied(record=record):
                 yield GroupWritten(group_id=group_id, value=record)
             case None if self.removes_group:
@@ -143,9 +141,14 @@ class Writes:
             undone = tuple(sorted(entry.renamed))
             entry.renamed.clear()
         write = Write(
-            entry=entry, offsets=offsets, change=change, removes_group=removes_group,
-            waiter=waiter, writer=writer, undone=undone,
-        )  # fmt: skip
+            entry=entry,
+            offsets=offsets,
+            change=change,
+            removes_group=removes_group,
+            waiter=waiter,
+            writer=writer,
+            undone=undone,
+        )
         entry.writes += 1
         entry.offsets.begin(offsets)
         if waiter is not None:
@@ -172,9 +175,7 @@ class Writes:
                 size = 0
             cuts[-1][place] = None
         appends = [self.append(entry, at, offsets=cut, waiter=waiter) for cut in cuts[:-1]]
-        last = self.append(
-            entry, at, offsets=cuts[-1], removes_group=removes_group, waiter=waiter
-        )  # fmt: skip
+        last = self.append(entry, at, offsets=cuts[-1], removes_group=removes_group, waiter=waiter)
         return [*appends, last]
 
     def newest_offsets(self) -> dict[str, dict[TopicPartition, CommittedOffset | None]]:

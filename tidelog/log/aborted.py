@@ -71,9 +71,7 @@ class AbortedIndex:
     def _place(self, offset: Offset) -> int:
         """The first entry whose marker is at or after `offset`."""
         numbers = self._numbers
-        return bisect_left(
-            range(len(self)), offset, key=lambda at: numbers[_FIELDS * at + _LAST_OFFSET]
-        )
+        return bisect_left(range(len(self)), offset, key=lambda at: numbers[_FIELDS * at + _LAST_OFFSET])
 
     # Changing.
 

@@ -83,7 +83,7 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CompactionPlan:
     """How far a log can be cleaned now, and how much there is to gain."""
 
     first_dirty: Offset
@@ -112,7 +112,7 @@ def plan(
     limit: Offset,
     now_ms: int,
     policy: TopicConfig,
-) -> Plan:
+) -> CompactionPlan:
     """What of a log can be cleaned: `segments` are all it has, the last one being active.
 
     `first_dirty` is what the last pass noted, `limit` the last stable offset. The segments' times
@@ -134,10 +134,13 @@ def plan(
             is_overdue |= 0 <= segment.first_timestamp_ms < now_ms - policy.max_compaction_lag_ms
         else:
             clean_bytes += segment.size
-    return Plan(
-        first_dirty=first_dirty, end=end, clean_bytes=clean_bytes, dirty_bytes=dirty_bytes,
+    return CompactionPlan(
+        first_dirty=first_dirty,
+        end=end,
+        clean_bytes=clean_bytes,
+        dirty_bytes=dirty_bytes,
         is_overdue=is_overdue,
-    )  # fmt: skip
+    )
 
 
 class Pace:
@@ -235,7 +238,7 @@ class Cleaner:
         await self._note(owners)
         return progressed
 
-    async def _plan(self, owner: Owner) -> Plan | None:
+    async def _plan(self, owner: Owner) -> CompactionPlan | None:
         log, config = owner.log, owner.config
         if log.refusal is not None or owner.name in self.uncleanable or len(log.segments) < 2:
             return None
@@ -248,10 +251,14 @@ class Cleaner:
                 _log.error("%s is not compacted this time: %s", owner.name, error)
                 return None
         return plan(
-            log.segments, start=log.start, log_end=log.end,
-            first_dirty=self._first_dirty.get(owner.name), limit=owner.last_stable_offset,
-            now_ms=self._host.clock.wall_ms(), policy=config,
-        )  # fmt: skip
+            log.segments,
+            start=log.start,
+            log_end=log.end,
+            first_dirty=self._first_dirty.get(owner.name),
+            limit=owner.last_stable_offset,
+            now_ms=self._host.clock.wall_ms(),
+            policy=config,
+        )
 
     async def _clean(self, owner: Owner) -> bool:
         """One pass over a log; whether it got any further."""
@@ -263,13 +270,19 @@ class Cleaner:
         work = Compaction(
             disk=self._host.disk,
             segments=[segment for segment in log.segments if segment.base < found.end],
-            first_dirty=found.first_dirty, limit=found.end, producers=log.producers.last_offsets(),
-            now_ms=self._host.clock.wall_ms(), delete_retention_ms=config.delete_retention_ms,
-            segment_bytes=config.segment_bytes, index_interval_bytes=config.index_interval_bytes,
-            key_bytes_max=self.key_bytes_max, marked_epochs=log.producers.marked_epochs(),
+            first_dirty=found.first_dirty,
+            limit=found.end,
+            producers=log.producers.last_offsets(),
+            now_ms=self._host.clock.wall_ms(),
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            key_bytes_max=self.key_bytes_max,
+            marked_epochs=log.producers.marked_epochs(),
             aborted=log.transactions.aborted.between(0, log.end),
-            has_markers=log.transactions.has_markers, purge_limit=owner.purge_limit(),
-        )  # fmt: skip
+            has_markers=log.transactions.has_markers,
+            purge_limit=owner.purge_limit(),
+        )
         # The steps that seal a segment must not follow its replacement.
         await self._rounds.written()
         is_done = await self._pass(owner, log, work)
@@ -302,9 +315,7 @@ class Cleaner:
             return False
         return True
 
-    async def _clean_group(
-        self, owner: Owner, log: Log, work: Compaction, group: Sequence[Segment]
-    ) -> None:
+    async def _clean_group(self, owner: Owner, log: Log, work: Compaction, group: Sequence[Segment]) -> None:
         done: list[Cleaned] = []
         try:
             await self._drive(owner, log, group, work.clean(group, done.append))
@@ -320,9 +331,7 @@ class Cleaner:
         base = group[0].base
         await self._run(partial(discard_cleaned, self._host.disk, log.directory, base))
 
-    async def _drive(
-        self, owner: Owner, log: Log, segments: Sequence[Segment], work: Iterator[int]
-    ) -> None:
+    async def _drive(self, owner: Owner, log: Log, segments: Sequence[Segment], work: Iterator[int]) -> None:
         """Perform `work` on `segments` slice by slice, as fast as the pace allows."""
         disk, clock = self._host.disk, self._host.clock
         is_done = False
@@ -377,18 +386,26 @@ class Cleaner:
                 self._first_dirty, self._noted = dict(offsets), offsets
                 await self._run(partial(self._directory.write_checkpoint, FIRST_DIRTY, offsets))
 
-    def _report(self, name: TopicPartition, found: Plan, work: Compaction, seconds: float) -> None:
+    def _report(self, name: TopicPartition, found: CompactionPlan, work: Compaction, seconds: float) -> None:
         tally = work.tally
         _log.info(
             "%s: compacted offsets %d to %d in %.1f s; %d of %d records are left, %d of %d bytes",
-            name, found.first_dirty, work.end - 1, seconds,
-            tally.records_kept, tally.records_read, tally.bytes_written, tally.bytes_read,
-        )  # fmt: skip
+            name,
+            found.first_dirty,
+            work.end - 1,
+            seconds,
+            tally.records_kept,
+            tally.records_read,
+            tally.bytes_written,
+            tally.bytes_read,
+        )
         if tally.keyless or work.unreadable:
             _log.warning(
                 "%s: dropped %d records without a key, kept %d batches that cannot be unpacked",
-                name, tally.keyless, work.unreadable,
-            )  # fmt: skip
+                name,
+                tally.keyless,
+                work.unreadable,
+            )
 
 
 def _perform(disk: Disk, directory: Path, work: Iterator[int]) -> tuple[int, bool]:

@@ -12,13 +12,7 @@ from collections.abc import Iterable, Sequence
 from tidelog.host import Disk, Path, aside_of
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
 from tidelog.log.log import Log
-from tidelog.log.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    file_stem,
-)
+from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, file_stem
 
 
 def close_logs(disk: Disk, root: Path, logs: Iterable[Log]) -> None:
@@ -40,9 +34,10 @@ def _close_log(disk: Disk, log: Log) -> Sequence[Path]:
         return ()
     offsets, times = active.index_contents()
     of_the_active = (
-        (active.path(INDEX_SUFFIX), offsets), (active.path(TIME_INDEX_SUFFIX), times),
+        (active.path(INDEX_SUFFIX), offsets),
+        (active.path(TIME_INDEX_SUFFIX), times),
         *log.aborted_file(),
-    )  # fmt: skip
+    )
     of_the_log = (
         (log.directory / (file_stem(log.end) + SNAPSHOT_SUFFIX), log.producers.encode()),
         (log.directory / EPOCHS_FILE_NAME, log.epochs.encode()),

@@ -41,25 +41,12 @@ from tidelog.log.aborted import AbortedIndex, AbortedLookup
 from tidelog.log.epochs import OFFSET_MAX
 from tidelog.log.index import RELATIVE_MAX
 from tidelog.log.keymap import STAYS, TOMBSTONE, TOMBSTONE_STAYS, Fates, KeyMap
-from tidelog.log.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    Segment,
-)
+from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from tidelog.log.swap import cleaned_path
 from tidelog.log.transactions import find_marker
 from tidelog.log.unpacking import Split, empty, find_bounds, rebuild, split_records, unpack
 from tidelog.model import Offset, ProducerId
-from tidelog.records import (
-    DELETE_HORIZON,
-    HEADER_BYTES,
-    BatchHeader,
-    batch_size_at,
-    crc_matches,
-    read_header,
-)
+from tidelog.records import DELETE_HORIZON, HEADER_BYTES, BatchHeader, batch_size_at, crc_matches, read_header
 
 _READ_BYTES: Final = 128 * 1024
 """Small, because every read lets the event loop have Python's lock for a while."""
@@ -214,9 +201,7 @@ class Compaction:
     def _chunks(self, segment: Segment) -> Iterator[list[tuple[BatchHeader, memoryview]]]:
         following = self.segments.index(segment) + 1
         limit = self.segments[following].base if following < len(self.segments) else self.limit
-        return read_chunks(
-            segment.open(self.disk), segment.size, segment.path(), segment.base, limit
-        )
+        return read_chunks(segment.open(self.disk), segment.size, segment.path(), segment.base, limit)
 
     def _map_batch(self, header: BatchHeader, batch: memoryview) -> bool:
         """Map one batch; False if the map ends here."""
@@ -469,11 +454,7 @@ def group_segments(
     groups: list[list[Segment]] = []
     size = 0
     for segment, end in zip(segments, ends, strict=True):
-        fits = (
-            groups
-            and size + segment.size <= bytes_max
-            and end - 1 - groups[-1][0].base <= RELATIVE_MAX
-        )
+        fits = groups and size + segment.size <= bytes_max and end - 1 - groups[-1][0].base <= RELATIVE_MAX
         if fits:
             groups[-1].append(segment)
             size += segment.size

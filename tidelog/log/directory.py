@@ -27,15 +27,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.errors import TidelogError
-from tidelog.host import (
-    Disk,
-    Host,
-    Path,
-    finish_relinks,
-    read_file,
-    relink,
-    replace_file,
-)
+from tidelog.host import Disk, Host, Path, finish_relinks, read_file, relink, replace_file
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import COPY_SUFFIX, CheckpointDamaged
 from tidelog.log.cut_notes import CUT_BYTES, CUT_TAILS, CutNotes
@@ -187,18 +179,18 @@ class DataDirectory:
             content = read_file(self._disk, path)
         except FileNotFoundError:
             identity = Identity(
-                cluster_id=encode_id(self._host.new_id()), node_id=node_id,
-                directory_id=self._host.new_id(),
-            )  # fmt: skip
+                cluster_id=encode_id(self._host.new_id()), node_id=node_id, directory_id=self._host.new_id()
+            )
             self._write_identity(identity)
             return identity
         try:
             lines = content.decode().splitlines()
             values = dict(line.split("=", 1) for line in lines if "=" in line)
             identity = Identity(
-                cluster_id=values["cluster.id"], node_id=int(values["node.id"]),
+                cluster_id=values["cluster.id"],
+                node_id=int(values["node.id"]),
                 directory_id=decode_id(values["directory.id"]),
-            )  # fmt: skip
+            )
         except (KeyError, ValueError) as error:
             raise DirectoryRefused(
                 f"{path} is damaged ({error}); restore it from a backup of this directory"

@@ -11,17 +11,15 @@ Rule 4: a log may start inside of a batch: the file then begins with that batch,
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from struct import Struct
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
 
 from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, StorageError
 from tidelog.host import Bytes, Disk, File, Path
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
-from tidelog.log.epochs import OFFSET_MAX, EpochHistory
+from tidelog.log.epochs import EpochHistory
 from tidelog.log.producers import ProducerStates
+from tidelog.log.reading import ColdRead, Read
 from tidelog.log.reserve import Reserve
 from tidelog.log.segment import (
     INDEX_SUFFIX,
@@ -30,29 +28,12 @@ from tidelog.log.segment import (
     TXN_INDEX_SUFFIX,
     Segment,
     file_stem,
-    find_batch,
-    is_walkable,
-    read_batches,
-    read_settled,
 )
 from tidelog.log.steps import Create, DiskFull, Seal, Step, Write, Written, perform
 from tidelog.log.tail import Tail, TailBudget
 from tidelog.log.transactions import Transactions, find_marker
 from tidelog.model import Epoch, Offset, ProducerId
-from tidelog.records import (
-    CONTROL,
-    HEADER_BYTES,
-    MAGIC,
-    PREFIX_BYTES,
-    BatchHeader,
-    crc_matches,
-    read_header,
-)
-
-_EXTENT: Final = Struct(">qi11xi")
-"""Of a batch's header: its first offset, its length, and its last offset as a difference."""
-_Place: TypeAlias = tuple[File, int, BatchHeader]
-"""A batch in a file: at which byte it begins, and its header."""
+from tidelog.records import CONTROL, PREFIX_BYTES, BatchHeader
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,124 +93,6 @@ class WriteJob:
         return targets
 
 
-@dataclass(frozen=True, slots=True)
-class ColdRead:
-    """A read that memory cannot answer: `perform` it in a disk's thread."""
-
-    segments: Sequence[Segment]
-    """The one that holds `offset`, and those after it up to `limit`."""
-    offset: Offset
-    bytes_max: int
-    limit: Offset
-    """Everything below it is in the files."""
-    at_least_one: bool
-
-    def perform(self, disk: Disk) -> Bytes:
-        """Whole batches of one segment, from the one that holds `offset` on.
-
-        If compaction left a gap there, from the next one on, which may lie in a later segment;
-        b"" if there is none below `limit`, or the first does not fit.
-        """
-        return self._perform(partial(self._read, disk))
-
-    def perform_checked(self, disk: Disk, *, has_gaps: bool) -> Bytes:
-        """As `perform`, for a reader who does not say what is wrong with what it got.
-
-        Raises StorageError if what lies at `offset` is not what was written there. Of the batches
-        after the first only where they begin is checked, which their checksums do not cover: a
-        reader notices all else, stops before one that is damaged, and begins with it next.
-        `has_gaps`: offsets may be missing.
-        """
-        return self._perform(partial(self._read_checked, disk, has_gaps))
-
-    def _perform(self, read: Callable[[Segment], Bytes | None]) -> Bytes:
-        for segment in self.segments:
-            if (data := read_settled(segment, read)) is not None:
-                return data
-        return b""
-
-    def _locate(self, disk: Disk, segment: Segment) -> _Place | None:
-        """Where the first batch lies that reaches past `offset`; None if none does."""
-        file = segment.open(disk)
-        end = file.size()
-        position = segment.position_before(disk, self.offset)
-        found = find_batch(file, position, end, self.offset)
-        if found is None and position:  # the index misled us
-            found = find_batch(file, 0, end, self.offset)
-        return None if found is None else (file, *found)
-
-    def _read_at(self, file: File, position: int, header: BatchHeader) -> Bytes:
-        if header.base_offset >= self.limit:
-            return b""
-        return read_batches(
-            file, position, file.size(),
-            bytes_max=self.bytes_max, first_bytes=header.size if self.at_least_one else 0,
-            limit=self.limit,
-        )  # fmt: skip
-
-    def _read(self, disk: Disk, segment: Segment) -> Bytes | None:
-        """What fits of the batches there; None if none lies at or after `offset`."""
-        place = self._locate(disk, segment)
-        return None if place is None else self._read_at(*place)
-
-    def _read_checked(self, disk: Disk, has_gaps: bool, segment: Segment) -> Bytes | None:
-        place = self._locate(disk, segment)
-        if place is None:
-            data, is_sound = None, has_gaps and self._is_walkable(disk, segment)
-        elif data := self._read_at(*place):
-            data = self._sound(data, self._base_after(data, place, segment), has_gaps)
-            is_sound = bool(data)
-        elif self.at_least_one:
-            # It would fit: so the next one is said to lie past the limit.
-            later = replace(self, limit=OFFSET_MAX)._read_at(*place)
-            base_after = self._base_after(later, place, segment)
-            is_sound = has_gaps and bool(later and self._sound(later, base_after, has_gaps))
-        else:
-            is_sound = True
-        if not is_sound:
-            raise StorageError(f"{segment!r} cannot be read at offset {self.offset}")
-        return data
-
-    def _base_after(self, data: Bytes, place: _Place, segment: Segment) -> Offset | None:
-        """Where the batch begins that follows `data`, which was read there; None if none does."""
-        file, position, _ = place
-        position, size = position + len(data), file.size()
-        if size - position >= HEADER_BYTES:
-            return read_header(file.read(position, HEADER_BYTES)).base_offset
-        return next((later.base for later in self.segments if later.base > segment.base), None)
-
-    def _is_walkable(self, disk: Disk, segment: Segment) -> bool:
-        file = segment.open(disk)
-        end = file.size()
-        position = segment.position_before(disk, self.offset)
-        return is_walkable(file, position, end) or is_walkable(file, 0, end)
-
-    def _sound(self, data: Bytes, base_after: Offset | None, has_gaps: bool) -> Bytes:
-        """The batches of `data` that begin where they say; b"" if the first is not sound.
-
-        Where a batch begins is not under its checksum. So each must end where the next one begins,
-        and the last one where `base_after` says.
-        """
-        header = read_header(data)
-        if header.magic != MAGIC or not (has_gaps or header.base_offset <= self.offset):
-            return b""
-        if not crc_matches(memoryview(data)[: header.size], header):
-            return b""
-        at, position, end = 0, header.size, header.next_offset
-        while position < len(data):
-            base, length, last = _EXTENT.unpack_from(data, position)
-            if not _follows(base, end, has_gaps):
-                return memoryview(data)[:at]
-            at, position, end = position, position + PREFIX_BYTES + length, base + last + 1
-        if base_after is not None and not _follows(base_after, end, has_gaps):
-            return memoryview(data)[:at]
-        return data
-
-
-def _follows(base: Offset, end: Offset, has_gaps: bool) -> bool:
-    return base == end or (has_gaps and base > end)
-
-
 class Log:
     """An ordered sequence of batches, appended at its end and deleted at its start.
 
@@ -238,16 +101,38 @@ class Log:
     """
 
     __slots__ = (
-        "__weakref__", "_budget", "_directory_unsynced", "_empty_at", "_lacks_producers",
-        "_segment_written", "_steps", "_untaken_bytes", "closed_at", "config", "damaged_at",
-        "directory", "end", "epochs", "gone", "is_anew", "lacks_before", "producers", "refusal",
-        "reserve", "segments", "start", "swaps", "synced_end", "tail", "transactions",
-        "unsynced_bytes", "unwritten_bytes", "written_end",
-    )  # fmt: skip
+        "__weakref__",
+        "_budget",
+        "_directory_unsynced",
+        "_empty_at",
+        "_lacks_producers",
+        "_segment_written",
+        "_steps",
+        "_untaken_bytes",
+        "closed_at",
+        "config",
+        "damaged_at",
+        "directory",
+        "end",
+        "epochs",
+        "gone",
+        "is_anew",
+        "lacks_before",
+        "producers",
+        "refusal",
+        "reserve",
+        "segments",
+        "start",
+        "swaps",
+        "synced_end",
+        "tail",
+        "transactions",
+        "unsynced_bytes",
+        "unwritten_bytes",
+        "written_end",
+    )
 
-    def __init__(
-        self, directory: Path, config: TopicConfig, budget: TailBudget, state: LogState
-    ) -> None:
+    def __init__(self, directory: Path, config: TopicConfig, budget: TailBudget, state: LogState) -> None:
         self.directory = directory
         self.config = config
         self.segments = state.segments
@@ -385,9 +270,7 @@ class Log:
         self.segments = [segment]
         self._steps = [Create(segment, instead_of=empty)]
 
-    def _must_roll(
-        self, segment: Segment, header: BatchHeader, size: int, base_offset: Offset
-    ) -> bool:
+    def _must_roll(self, segment: Segment, header: BatchHeader, size: int, base_offset: Offset) -> bool:
         config = self.config
         return (
             segment.size + size > config.segment_bytes
@@ -505,34 +388,40 @@ class Log:
     # Reading.
 
     def read(
-        self, offset: Offset, bytes_max: int, limit: Offset, *, at_least_one: bool = True
-    ) -> tuple[Sequence[Bytes], int] | ColdRead:
+        self,
+        offset: Offset,
+        bytes_max: int,
+        limit: Offset,
+        *,
+        at_least_one: bool = True,
+        has_gaps: bool = False,
+    ) -> Read:
         """Whole batches from the one that holds `offset`, below `limit`, up to `bytes_max`.
 
-        With `at_least_one`, the first of them however large it is. Buffers and their size if
-        memory holds them, else what a thread must do to get them.
+        With `at_least_one`, the first of them however large it is. `has_gaps`: offsets may be
+        missing. Raises OffsetOutOfRange, and StorageError from where the log is damaged.
         """
         if not self.start <= offset <= self.end:
             raise OffsetOutOfRange(offset=offset, start=self.start, end=self.end)
         if offset >= limit:
-            return (), 0
+            return Read((), 0, limit)
         if self.damaged_at is not None:
             if offset >= self.damaged_at:
                 raise StorageError(self.refusal)
             limit = min(limit, self.damaged_at)
         tail = self.tail
         if offset >= tail.start:
-            return tail.slice(offset, bytes_max, limit, at_least_one)
+            buffers, size = tail.slice(offset, bytes_max, limit, at_least_one)
+            return Read(buffers, size, limit)
         limit = min(limit, self.written_end)  # at or above the tail's start
         at = bisect_right(self.segments, offset, key=lambda s: s.base) - 1
         to = bisect_left(self.segments, limit, at + 1, key=lambda s: s.base)
-        return ColdRead(self.segments[at:to], offset, bytes_max, limit, at_least_one)
+        cold = ColdRead(self.segments[at:to], offset, bytes_max, limit, at_least_one)
+        return Read((), 0, limit, cold, has_gaps)
 
     # Compacting and deleting.
 
-    def replace_segments(
-        self, old: Sequence[Segment], new: Segment, gone: Collection[Offset] = ()
-    ) -> None:
+    def replace_segments(self, old: Sequence[Segment], new: Segment, gone: Collection[Offset] = ()) -> None:
         """Put `new`, compacted from `old`, in their place; reads of `old` under way find it.
 
         From now on nobody is given the old batches, not from memory either. `gone` are the markers

@@ -247,10 +247,12 @@ class ProducerStates:
         last_sequence = header.last_sequence if header.base_sequence >= 0 else NO_SEQUENCE
         state.batches.append(
             RememberedBatch(
-                last_sequence, base_offset + header.last_offset_delta,
-                header.last_offset_delta, header.max_timestamp,
+                last_sequence,
+                base_offset + header.last_offset_delta,
+                header.last_offset_delta,
+                header.max_timestamp,
             )
-        )  # fmt: skip
+        )
         if header.attributes & TRANSACTIONAL and state.transaction_start == NO_OFFSET:
             state.transaction_start = self._open[header.producer_id] = base_offset
 
@@ -328,9 +330,7 @@ class ProducerStates:
     def encode(self) -> bytes:
         return _encode(self._states.items())
 
-    def encode_before(
-        self, start: Offset, bytes_max: int, ended: Mapping[ProducerId, Offset]
-    ) -> bytes:
+    def encode_before(self, start: Offset, bytes_max: int, ended: Mapping[ProducerId, Offset]) -> bytes:
         """A snapshot of what is remembered of the batches below `start`, of at most `bytes_max`.
 
         With the batches from `start` on, a log that holds nothing before knows what this one does.
@@ -398,9 +398,7 @@ def _before(state: ProducerState, start: Offset, ended: Offset) -> ProducerState
     return replace(state, batches=batches, transaction_start=opened)
 
 
-def _first(
-    states: list[tuple[int, ProducerState]], entries_max: int
-) -> list[tuple[int, ProducerState]]:
+def _first(states: list[tuple[int, ProducerState]], entries_max: int) -> list[tuple[int, ProducerState]]:
     """As many producers as have room in a snapshot, in the order that they are in."""
 
     def urgency(at: int) -> tuple[bool, Offset]:
@@ -423,17 +421,20 @@ def _encode(states: Iterable[tuple[int, ProducerState]]) -> bytes:
         ending = state.coordinator_epoch, state.transaction_start
         if _has_marker_entry(state):
             entries.append(
-                _ENTRY.pack(
-                    producer_id, state.epoch, NO_SEQUENCE, NO_OFFSET, 0, state.marked_ms, *ending
-                )
+                _ENTRY.pack(producer_id, state.epoch, NO_SEQUENCE, NO_OFFSET, 0, state.marked_ms, *ending)
             )
         entries += [
             _ENTRY.pack(
-                producer_id, state.epoch, batch.last_sequence, batch.last_offset,
-                batch.offset_delta, batch.timestamp_ms, *ending,
+                producer_id,
+                state.epoch,
+                batch.last_sequence,
+                batch.last_offset,
+                batch.offset_delta,
+                batch.timestamp_ms,
+                *ending,
             )
             for batch in state.batches
-        ]  # fmt: skip
+        ]
     data = bytearray(_HEAD.pack(1, 0, len(entries)) + b"".join(entries))
     struct.pack_into(">I", data, 2, crc32c(memoryview(data)[_CRC_FROM:]))
     return bytes(data)

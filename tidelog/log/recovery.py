@@ -128,15 +128,25 @@ def open_log(
     file = active.open(disk)
     end = _load_active(disk, active, file, durable_mark) if clean else None
     state = LogState(
-        segments=[*sealed, active], epochs=EpochHistory(), producers=ProducerStates(),
-        start=max(start, bases[0]), end=end if end is not None else active.base,
-    )  # fmt: skip
+        segments=[*sealed, active],
+        epochs=EpochHistory(),
+        producers=ProducerStates(),
+        start=max(start, bases[0]),
+        end=end if end is not None else active.base,
+    )
     state.clean = end is not None
     if end is None:
         _scan_active(
-            disk, state, active, file, durable_mark, index_interval_bytes, has_gaps,
-            before or Before(), before_cut,
-        )  # fmt: skip
+            disk,
+            state,
+            active,
+            file,
+            durable_mark,
+            index_interval_bytes,
+            has_gaps,
+            before or Before(),
+            before_cut,
+        )
         if before is None and active.base >= durable_mark:  # its name may be as new as its bytes
             relink(disk, active.path())
         disk.sync_directory(directory)
@@ -153,9 +163,14 @@ def open_log(
 def _without_batches(directory: Path, start: Offset, discarded_bytes: int = 0) -> LogState:
     """A log without batches, or a file for them."""
     return LogState(
-        segments=[Segment(directory, start)], epochs=EpochHistory(), producers=ProducerStates(),
-        start=start, end=start, created=False, discarded_bytes=discarded_bytes,
-    )  # fmt: skip
+        segments=[Segment(directory, start)],
+        epochs=EpochHistory(),
+        producers=ProducerStates(),
+        start=start,
+        end=start,
+        created=False,
+        discarded_bytes=discarded_bytes,
+    )
 
 
 def _emptied(
@@ -195,9 +210,7 @@ def _load_active(disk: Disk, active: Segment, file: File, durable_mark: Offset) 
     """The end of a log that was stopped cleanly, or None if its files contradict that."""
     size = file.size()
     try:
-        active.offsets = OffsetIndex.decode(
-            read_file(disk, active.path(INDEX_SUFFIX)), size_max=size
-        )
+        active.offsets = OffsetIndex.decode(read_file(disk, active.path(INDEX_SUFFIX)), size_max=size)
         active.times = TimeIndex.decode(read_file(disk, active.path(TIME_INDEX_SUFFIX)))
     except (FileNotFoundError, IndexDamaged):
         active.offsets, active.times = OffsetIndex(), TimeIndex()
@@ -249,9 +262,8 @@ def _scan_active(
     if active.size < size:
         torn_bytes = size - active.size
         _log.warning(
-            "%s: cut %d bytes of a torn tail after offset %d",
-            active.directory.name, torn_bytes, state.end,
-        )  # fmt: skip
+            "%s: cut %d bytes of a torn tail after offset %d", active.directory.name, torn_bytes, state.end
+        )
         if torn_bytes >= HEADER_BYTES:
             state.discarded_bytes = torn_bytes
             before_cut(state.end, torn_bytes)
@@ -273,9 +285,7 @@ def _check_again(file: File, active: Segment, position: int, base: Offset, has_g
     for header, at in walk(file, position, active.size, base=base, check=True, has_gaps=has_gaps):
         position = at + header.size
     if position != active.size:
-        raise OSError(
-            errno.EIO, f"byte {position} has changed since it was read", str(active.path())
-        )
+        raise OSError(errno.EIO, f"byte {position} has changed since it was read", str(active.path()))
 
 
 def _refuse(disk: Disk, state: LogState, durable_mark: Offset) -> None:
@@ -284,8 +294,12 @@ def _refuse(disk: Disk, state: LogState, durable_mark: Offset) -> None:
     _log.error(
         "%s cannot be read at offset %d, byte %d of %s, though everything below offset %d was "
         "synced. Nothing is cut; the partition takes no writes",
-        active.directory.name, state.end, active.size, active.path().name, durable_mark,
-    )  # fmt: skip
+        active.directory.name,
+        state.end,
+        active.size,
+        active.path().name,
+        durable_mark,
+    )
     state.damaged_at, state.end = state.end, durable_mark
     # Neither written at the next stop nor found at the next start, which must scan again.
     active.offsets = active.times = None
@@ -457,9 +471,7 @@ def _spans(state: LogState) -> list[tuple[Segment, Offset]]:
     return list(zip(state.segments, ends, strict=True))
 
 
-def _read_aborted(
-    disk: Disk, state: LogState, with_index: Sequence[Offset]
-) -> list[AbortedIndex | None]:
+def _read_aborted(disk: Disk, state: LogState, with_index: Sequence[Offset]) -> list[AbortedIndex | None]:
     """The aborted transactions of each segment by its file; None where only the batches can tell.
 
     A segment has a file if a transaction had ended in the log when it was sealed. So before the

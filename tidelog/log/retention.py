@@ -84,9 +84,7 @@ def new_start(log: Log, config: TopicConfig, watermark: Offset, now_ms: int) -> 
         )
         # A whole segment is above the count or the size when what follows it still reaches it.
         # Only committed records count: the others may yet be lost.
-        too_many = (
-            config.retention_records >= 0 and watermark - following >= config.retention_records
-        )
+        too_many = config.retention_records >= 0 and watermark - following >= config.retention_records
         too_big = config.retention_bytes >= 0 and size - segment.size >= config.retention_bytes
         if config.retention_mode == "hybrid":
             goes = (too_old and too_many) or too_big

@@ -39,7 +39,7 @@ UNSYNCED_BYTES_MAX: Final = 32 * 1024 * 1024
 T = TypeVar("T")
 
 
-class Member(Protocol):
+class LogOwner(Protocol):
     """Who owns a log and wants to hear of its rounds. The log may be replaced between rounds."""
 
     log: Log
@@ -71,8 +71,8 @@ class _SyncLane:
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
-        self.waiting: dict[Member, None] = {}
-        self.at_work: frozenset[Member] = frozenset()
+        self.waiting: dict[LogOwner, None] = {}
+        self.at_work: frozenset[LogOwner] = frozenset()
         self.is_busy = False
 
 
@@ -83,7 +83,7 @@ class Rounds:
         self._host = host
         self._root = root
         self._on_fatal = on_fatal
-        self._to_write: dict[Member, None] = {}
+        self._to_write: dict[LogOwner, None] = {}
         self._urgent = _SyncLane(Lane.SYNC)
         self._patient = _SyncLane(Lane.SYNC_PATIENTLY)
         self._writing = False
@@ -95,7 +95,7 @@ class Rounds:
         self.write_rounds = 0
         self.sync_rounds = 0
 
-    def mark(self, member: Member) -> None:
+    def mark(self, member: LogOwner) -> None:
         """The member's log has steps to perform."""
         self._to_write[member] = None
         if not self._writing:
@@ -104,7 +104,7 @@ class Rounds:
             # At the end of this turn of the loop, so that requests read together go together.
             asyncio.get_running_loop().call_soon(self._start_writing)
 
-    def sync(self, member: Member) -> None:
+    def sync(self, member: LogOwner) -> None:
         """What the member's log has written must become durable, though nothing is written now."""
         if self._failed:
             return
@@ -112,7 +112,7 @@ class Rounds:
         self._want_sync(member)
         self._start_syncs()
 
-    def forget(self, member: Member) -> None:
+    def forget(self, member: LogOwner) -> None:
         """The member's log is gone; a round under way may still report, but starts no other."""
         self._to_write.pop(member, None)
         for lane in (self._urgent, self._patient):
@@ -145,9 +145,7 @@ class Rounds:
 
     def _start_writing(self) -> None:
         members, self._to_write = self._to_write, {}
-        work = [
-            (member, job) for member in members if (job := member.log.take_writes()) is not None
-        ]
+        work = [(member, job) for member in members if (job := member.log.take_writes()) is not None]
         if not work or self._failed:
             self._writing = False
             self._release_writers(self.write_rounds + 1)
@@ -222,9 +220,7 @@ class Rounds:
 
     # Back on the loop.
 
-    def _end_writing(
-        self, work: list[tuple[Member, WriteJob]], outcomes: list[Written | DiskFull]
-    ) -> None:
+    def _end_writing(self, work: list[tuple[LogOwner, WriteJob]], outcomes: list[Written | DiskFull]) -> None:
         for (member, job), outcome in zip(work, outcomes, strict=True):
             if self._note_written(member, job, outcome):
                 log = job.log
@@ -234,9 +230,7 @@ class Rounds:
         self._start_syncs()
         self._next_write()
 
-    def _end_both(
-        self, work: list[tuple[Member, WriteJob]], outcomes: list[Written | DiskFull]
-    ) -> None:
+    def _end_both(self, work: list[tuple[LogOwner, WriteJob]], outcomes: list[Written | DiskFull]) -> None:
         self._urgent.is_busy = False
         for (member, job), outcome in zip(work, outcomes, strict=True):
             if self._note_written(member, job, outcome):
@@ -247,7 +241,7 @@ class Rounds:
         self._start_syncs()  # what was wanted meanwhile
         self._next_write()
 
-    def _note_written(self, member: Member, job: WriteJob, outcome: Written | DiskFull) -> bool:
+    def _note_written(self, member: LogOwner, job: WriteJob, outcome: Written | DiskFull) -> bool:
         """Tell the log; whether its owner is still to be told."""
         if member.log is not job.log:
             return False  # replaced meanwhile
@@ -273,7 +267,7 @@ class Rounds:
             if not future.done():
                 future.set_result(None)
 
-    def _want_sync(self, member: Member) -> None:
+    def _want_sync(self, member: LogOwner) -> None:
         here, there = self._urgent, self._patient
         if member.catches_up:
             here, there = there, here
@@ -288,7 +282,7 @@ class Rounds:
 
     def _start_syncing(self, lane: _SyncLane) -> None:
         members, lane.waiting = lane.waiting, {}
-        work: list[tuple[Member, Log, Offset]] = []
+        work: list[tuple[LogOwner, Log, Offset]] = []
         targets: list[File | Path] = []
         for member in members:
             unsynced, end = member.log.begin_sync()
@@ -302,9 +296,7 @@ class Rounds:
             lambda future: self._guard(future, partial(self._end_syncing, lane, work))
         )
 
-    def _end_syncing(
-        self, lane: _SyncLane, work: list[tuple[Member, Log, Offset]], _: None
-    ) -> None:
+    def _end_syncing(self, lane: _SyncLane, work: list[tuple[LogOwner, Log, Offset]], _: None) -> None:
         lane.is_busy = False
         lane.at_work = frozenset()
         self._start_syncs()

@@ -76,10 +76,23 @@ class SegmentScrub:
     """
 
     __slots__ = (
-        "_epochs", "_file", "_index", "_index_interval_bytes", "_starts", "checks_epochs", "end",
-        "has_gaps", "is_done", "is_unread", "offset", "position", "problem", "segment",
-        "stale_indexes", "start",
-    )  # fmt: skip
+        "_epochs",
+        "_file",
+        "_index",
+        "_index_interval_bytes",
+        "_starts",
+        "checks_epochs",
+        "end",
+        "has_gaps",
+        "is_done",
+        "is_unread",
+        "offset",
+        "position",
+        "problem",
+        "segment",
+        "stale_indexes",
+        "start",
+    )
 
     def __init__(
         self,
@@ -433,9 +446,7 @@ class SegmentScrub:
         is_ours = self.segment.base <= there.offset < self.end and there._is_sound(file)
         return there.offset if is_ours else None
 
-    def _next_sound(
-        self, file: File, size: int, placed: Mapping[int, Bytes]
-    ) -> tuple[int, Offset] | None:
+    def _next_sound(self, file: File, size: int, placed: Mapping[int, Bytes]) -> tuple[int, Offset] | None:
         """Where the next sound batch lies: behind this one, or else within so many bytes.
 
         Not one that is `placed` there with another offset: its offset has rotted.

@@ -153,18 +153,13 @@ class ScrubCycle:
     # What was found.
 
     def find(self, name: TopicPartition, offset: Offset) -> Rot | None:
-        return next(
-            (rot for rot in self.state.open if rot.offset == offset and rot.name == name), None
-        )
+        return next((rot for rot in self.state.open if rot.offset == offset and rot.name == name), None)
 
     def found(self, name: TopicPartition, offset: Offset, what: str, now_ms: int) -> Rot:
         """Rot is there; it may be known already."""
         rot = self.find(name, offset)
         if rot is None:
-            rot = Rot(
-                topic=name.topic, partition=name.partition, offset=offset, what=what,
-                found_ms=now_ms,
-            )  # fmt: skip
+            rot = Rot(topic=name.topic, partition=name.partition, offset=offset, what=what, found_ms=now_ms)
             self.state.open.append(rot)
             self.state.found += 1
             self.is_noted = False

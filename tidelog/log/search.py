@@ -130,9 +130,7 @@ class TimeSearch:
         # Without an index the times are not known: look inside.
         return segment.max_timestamp_ms if segment.max_timestamp_ms != NO_TIMESTAMP else 2**63 - 1
 
-    def _batches(
-        self, disk: Disk, segment: Segment, offset: Offset
-    ) -> Iterator[tuple[BatchHeader, int]]:
+    def _batches(self, disk: Disk, segment: Segment, offset: Offset) -> Iterator[tuple[BatchHeader, int]]:
         try:
             file = segment.open(disk)
         except FileNotFoundError:

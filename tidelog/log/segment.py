@@ -51,9 +51,19 @@ class Segment:
     """
 
     __slots__ = (
-        "_bytes_since_index", "base", "directory", "file", "first_timestamp_ms", "is_timeless",
-        "max_timestamp_ms", "max_timestamp_offset", "offsets", "replaced_by", "size", "times",
-    )  # fmt: skip
+        "_bytes_since_index",
+        "base",
+        "directory",
+        "file",
+        "first_timestamp_ms",
+        "is_timeless",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "offsets",
+        "replaced_by",
+        "size",
+        "times",
+    )
 
     def __init__(self, directory: Path, base: Offset, *, size: int = 0) -> None:
         self.directory = directory
@@ -224,9 +234,7 @@ def read_settled(segment: Segment, read: Callable[[Segment], T]) -> T:
         segment = newer
 
 
-def find_batch(
-    file: File, position: int, end: int, offset: Offset
-) -> tuple[int, BatchHeader] | None:
+def find_batch(file: File, position: int, end: int, offset: Offset) -> tuple[int, BatchHeader] | None:
     """Walk from the batch at `position` to the first one that ends after `offset`.
 
     Returns its position and header, or None when the bytes up to `end` hold none (or nonsense).
@@ -295,13 +303,7 @@ def read_batches(
 
 
 def walk(
-    file: File,
-    position: int,
-    end: int,
-    *,
-    base: Offset = 0,
-    check: bool = False,
-    has_gaps: bool = False,
+    file: File, position: int, end: int, *, base: Offset = 0, check: bool = False, has_gaps: bool = False
 ) -> Iterator[tuple[BatchHeader, int]]:
     """Every batch from `position` on with where it lies, until the bytes stop making sense.
 

@@ -18,13 +18,7 @@ import logging
 from typing import Final
 
 from tidelog.host import Disk, File, Path
-from tidelog.log.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    file_stem,
-)
+from tidelog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, file_stem
 from tidelog.model import Offset
 from tidelog.records import HEADER_BYTES, batch_size_at, read_header
 
@@ -52,8 +46,7 @@ def commit_swap(disk: Disk, directory: Path, base: Offset) -> None:
             disk.rename(cleaned, directory / (stem + suffix + SWAP_SUFFIX))
     disk.sync_directory(directory)  # else the decision could outlive the indexes' names
     disk.rename(
-        directory / (stem + LOG_SUFFIX + CLEANED_SUFFIX),
-        directory / (stem + LOG_SUFFIX + SWAP_SUFFIX),
+        directory / (stem + LOG_SUFFIX + CLEANED_SUFFIX), directory / (stem + LOG_SUFFIX + SWAP_SUFFIX)
     )
     disk.sync_directory(directory)
 
@@ -98,8 +91,10 @@ def complete_swaps(disk: Disk, directory: Path) -> None:
             end = _end_of(disk.open(directory / name), base)
             _log.warning(
                 "%s: finishing the swap of the segment for offsets %d to %d that was compacted",
-                directory.name, base, end - 1,
-            )  # fmt: skip
+                directory.name,
+                base,
+                end - 1,
+            )
             finish_swap(disk, directory, base, end)
     for name in names:
         # An index that waits for a swap without a log belongs to one that was not decided.

@@ -97,9 +97,7 @@ class Transactions:
         return stable
 
 
-def fold(
-    producers: ProducerStates, transactions: Transactions, header: BatchHeader, batch: Bytes
-) -> None:
+def fold(producers: ProducerStates, transactions: Transactions, header: BatchHeader, batch: Bytes) -> None:
     """Take one batch of a log that is read again; only of a control batch the bytes are needed."""
     if header.producer_id < 0:
         return

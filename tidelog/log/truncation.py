@@ -75,9 +75,7 @@ def _end_of(at: int, bases: Sequence[Offset], log_end: Offset) -> Offset:
     return bases[at + 1] if at + 1 < len(bases) else log_end
 
 
-def _find_cut(
-    file: File, base: Offset, end: Offset, segment_end: Offset
-) -> tuple[int, Offset] | None:
+def _find_cut(file: File, base: Offset, end: Offset, segment_end: Offset) -> tuple[int, Offset] | None:
     """How many bytes of a segment lie before `end`, and the offset behind; None if rot hides it."""
     size = file.size()
     position, sound_end = 0, base

@@ -9,7 +9,7 @@ Rule 3: a batch is cheap to look at. Compaction reads every record of a log in P
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -29,6 +29,7 @@ from tidelog.records import (
     PREFIX_BYTES,
     BatchHeader,
     Codec,
+    Record,
     compress,
     decompress,
 )
@@ -170,6 +171,11 @@ def require_keys(header: BatchHeader, batch: Bytes) -> None:
         )
 
 
+def are_keyed(records: Collection[Record]) -> bool:
+    """Whether a plain batch of these records needs no `require_keys`: they are known before it is made."""
+    return len(records) <= UNPACKED_RECORDS_MAX and all(record.key is not None for record in records)
+
+
 # Writing.
 
 
@@ -184,9 +190,7 @@ def rebuild(
     if horizon_ms is not None:
         shift_ms = header.base_timestamp - horizon_ms
         records = [_shift_time(record, shift_ms) for record in records]
-        header = header._replace(
-            attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms
-        )
+        header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp=horizon_ms)
     return _build(header, compress(header.codec, b"".join(records)))
 
 
@@ -194,8 +198,9 @@ def empty(header: BatchHeader) -> tuple[BatchHeader, Bytes]:
     """The batch after it has lost all its records; offsets and sequences stay."""
     header = header._replace(
         attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
-        base_timestamp=NO_TIMESTAMP, record_count=0,
-    )  # fmt: skip
+        base_timestamp=NO_TIMESTAMP,
+        record_count=0,
+    )
     return _build(header, b"")
 
 

@@ -190,7 +190,7 @@ class Pace:
         self._inflow = bytes_per_second
 
     def wait_seconds(self, now: float) -> float:
-        """How long until the next chunk may be sent; 0 for now."""
+        """How long until the next chunk may be sent; 0 means at once."""
         pace = self.bytes_per_second
         if not pace:
             return 0.0
@@ -261,10 +261,19 @@ class CatchUps:
             self._numbers += 1
             self.began += 1
             known = self._live[key] = CatchUp(
-                key=key, name=name, epoch=epoch, number=self._numbers, first=at, at=at,
-                target=target, bytes_left=bytes_left, began_at=now, moved_at=now,
-                attempt_at=now, is_paced=is_paced,
-            )  # fmt: skip
+                key=key,
+                name=name,
+                epoch=epoch,
+                number=self._numbers,
+                first=at,
+                at=at,
+                target=target,
+                bytes_left=bytes_left,
+                began_at=now,
+                moved_at=now,
+                attempt_at=now,
+                is_paced=is_paced,
+            )
             self._turn(known, State.WAITING)
         elif known.state is State.INTERRUPTED:
             self._resume(known, now)

@@ -34,10 +34,11 @@ from tidelog.log.epochs import OFFSET_MAX
 from tidelog.log.log import Log, LogState
 from tidelog.log.producers import RememberedBatch
 from tidelog.log.purges import Purges
+from tidelog.log.reading import Read
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull, refusal
 from tidelog.log.tail import TailBudget
-from tidelog.log.unpacking import require_keys
+from tidelog.log.unpacking import UNPACKED_BYTES_MAX, require_keys
 from tidelog.model import (
     INTERNAL_TOPICS,
     NO_EPOCH,
@@ -90,13 +91,45 @@ class Partition:
     """
 
     __slots__ = (
-        "__weakref__", "_host", "_is_internal", "_last_watermark", "_log_watchers", "_refusal",
-        "_replication", "_rounds", "_spent_epoch", "_watchers", "awaits_room", "config",
-        "cut_tail", "disk_full", "files", "follower", "has_lease", "is_copy", "is_sparse", "leader",
-        "leads_damaged", "log", "me", "mending", "name", "noted_start", "on_changed", "on_progress",
-        "on_reopened", "on_short", "on_spent", "on_start_agreed", "on_waits", "path",
-        "promised_start", "purges", "starts_under_way", "topic_id",
-    )  # fmt: skip
+        "__weakref__",
+        "_host",
+        "_is_internal",
+        "_last_watermark",
+        "_log_watchers",
+        "_refusal",
+        "_replication",
+        "_rounds",
+        "_spent_epoch",
+        "_watchers",
+        "awaits_room",
+        "config",
+        "cut_tail",
+        "disk_full",
+        "files",
+        "follower",
+        "has_lease",
+        "is_copy",
+        "is_sparse",
+        "leader",
+        "leads_damaged",
+        "log",
+        "me",
+        "mending",
+        "name",
+        "noted_start",
+        "on_changed",
+        "on_progress",
+        "on_reopened",
+        "on_short",
+        "on_spent",
+        "on_start_agreed",
+        "on_waits",
+        "path",
+        "promised_start",
+        "purges",
+        "starts_under_way",
+        "topic_id",
+    )
 
     def __init__(
         self,
@@ -219,12 +252,19 @@ class Partition:
         replicas = tuple(replicas) or tuple(in_sync)
         self._replication = len(replicas) if replication is None else replication
         self.leader = Leader(
-            me=self.me, epoch=epoch, log_end=log.end, held=self.held_end,
-            high_watermark=min(self._last_watermark, log.end), in_sync=in_sync, replicas=replicas,
-            partition_epoch=partition_epoch, now=self._host.clock.monotonic(),
-            min_in_sync=min_in_sync_of(self.config, self._replication), start=self.noted_start,
+            me=self.me,
+            epoch=epoch,
+            log_end=log.end,
+            held=self.held_end,
+            high_watermark=min(self._last_watermark, log.end),
+            in_sync=in_sync,
+            replicas=replicas,
+            partition_epoch=partition_epoch,
+            now=self._host.clock.monotonic(),
+            min_in_sync=min_in_sync_of(self.config, self._replication),
+            start=self.noted_start,
             promised=max(self.promised_start, log.start, *self.starts_under_way),
-        )  # fmt: skip
+        )
         self._look_at_start(self.leader)
         self._sync_rest()
         self.on_changed(self)
@@ -250,9 +290,7 @@ class Partition:
 
     def _refuse_if_short(self, leader: Leader) -> None:
         if leader.is_short:
-            error = NotEnoughReplicasAfterAppend(
-                in_sync=len(leader.in_sync), needed=leader.min_in_sync
-            )
+            error = NotEnoughReplicasAfterAppend(in_sync=len(leader.in_sync), needed=leader.min_in_sync)
             for waiter in leader.take_uncommitted():
                 waiter.settled(error)
 
@@ -260,9 +298,7 @@ class Partition:
         """A follower tells how much it holds."""
         if (leader := self.leader) is not None and leader.epoch == epoch:
             log_end, now = self.log.end, self._host.clock.monotonic()
-            self._settle(
-                leader.holds(node, min(end, log_end), broker_epoch, log_end=log_end, now=now)
-            )
+            self._settle(leader.holds(node, min(end, log_end), broker_epoch, log_end=log_end, now=now))
 
     def proposal_refused(self, *, certain: bool) -> None:
         """The in-sync set that was proposed did not come through."""
@@ -349,6 +385,12 @@ class Partition:
             raise OffsetNotAvailable(f"the watermark of epoch {leader.epoch} is not known yet")
         return leader.high_watermark
 
+    # Reading.
+
+    def read(self, offset: Offset, bytes_max: int, limit: Offset, *, at_least_one: bool = True) -> Read:
+        """Whole batches from the one that holds `offset`, below `limit`; see `log.reading`."""
+        return self.log.read(offset, bytes_max, limit, at_least_one=at_least_one, has_gaps=self.has_gaps)
+
     # Producing.
 
     def append(
@@ -361,6 +403,7 @@ class Partition:
         internal: bool = False,
         is_transactional: bool = False,
         is_once: bool = False,
+        is_keyed: bool = False,
     ) -> tuple[Offset, int, bool]:
         """Append one batch as a client sent it, or with `internal` as this node made it.
 
@@ -369,6 +412,7 @@ class Partition:
         `batch` keeps in memory. `is_transactional`: its transaction is known to have this
         partition. `is_once`: this node made its producer id of a request's Idempotency-Key; from
         clients such ids are refused, since whoever has written under one has answered the key.
+        `is_keyed`: this node encoded it, of records that have keys: it is not unpacked to see that.
         """
         config = self.config
         if self._is_internal and not internal:
@@ -386,7 +430,7 @@ class Partition:
             raise MessageTooLarge(size=size, size_max=config.max_message_bytes)
         if header.attributes & ~CODEC_MASK:
             check_attributes(header, is_transactional=is_transactional or internal)
-        if config.compacts:
+        if config.compacts and not (is_keyed and size <= UNPACKED_BYTES_MAX):
             require_keys(header, batch)
         append_time = NO_TIMESTAMP
         if config.message_timestamp_type == "CreateTime":
@@ -407,13 +451,7 @@ class Partition:
         return base_offset, append_time, self._wait(leader, acks, self.log.end, waiter)
 
     def append_empty(
-        self,
-        *,
-        producer_id: ProducerId,
-        producer_epoch: int,
-        sequence: int,
-        acks: int,
-        waiter: Waiter,
+        self, *, producer_id: ProducerId, producer_epoch: int, sequence: int, acks: int, waiter: Waiter
     ) -> tuple[Offset, bool]:
         """Append a batch without records, by which the log knows its producer and nothing more.
 
@@ -421,20 +459,16 @@ class Partition:
         """
         leader = self._writing(acks)
         batch = encode_empty(
-            producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=sequence,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=sequence,
             now_ms=self._host.clock.wall_ms(),
-        )  # fmt: skip
+        )
         offset = self._put(leader, batch, read_header(batch), len(batch))
         return offset, self._wait(leader, acks, self.log.end, waiter)
 
     def append_marker(
-        self,
-        marker: Marker,
-        *,
-        producer_id: ProducerId,
-        producer_epoch: int,
-        is_bumped: bool,
-        waiter: Waiter,
+        self, marker: Marker, *, producer_id: ProducerId, producer_epoch: int, is_bumped: bool, waiter: Waiter
     ) -> tuple[Offset, bool]:
         """End a producer's transaction here; `waiter` is told when that is committed.
 
@@ -444,9 +478,8 @@ class Partition:
         leader = self._writing(acks=-1)
         self.log.producers.check_marker(producer_id, producer_epoch, marker, is_bumped=is_bumped)
         batch = encode_marker(
-            marker, producer_id=producer_id, producer_epoch=producer_epoch,
-            now_ms=self._host.clock.wall_ms(),
-        )  # fmt: skip
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, now_ms=self._host.clock.wall_ms()
+        )
         offset = self._put(leader, batch, read_header(batch), len(batch))
         return offset, self._wait(leader, -1, self.log.end, waiter)
 
@@ -601,9 +634,7 @@ class Partition:
         self.on_waits(self)
         return leader.wait_start(start, waiter)
 
-    def follower_promises(
-        self, node: NodeId, epoch: Epoch, start: Offset, broker_epoch: int
-    ) -> None:
+    def follower_promises(self, node: NodeId, epoch: Epoch, start: Offset, broker_epoch: int) -> None:
         """A follower tells where its log will begin, whatever happens to this leader."""
         if (leader := self.leader) is not None and leader.epoch == epoch:
             leader.promises(node, start, broker_epoch)
@@ -627,7 +658,7 @@ class Partition:
         self._tell_log_watchers()
 
     def start_refused(self, error: BrokerError) -> None:
-        """The log's disk does not let it begin later, for now."""
+        """The log's disk refused to note the new start; the old one stays."""
         for waiter in self.leader.take_started() if self.leader is not None else ():
             waiter.settled(error)
 

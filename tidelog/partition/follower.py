@@ -70,9 +70,17 @@ class Follower:
     """
 
     __slots__ = (
-        "epoch", "is_aligned", "leader", "level_at", "must_tell", "purges", "told", "told_start",
-        "wanted_start", "watermark",
-    )  # fmt: skip
+        "epoch",
+        "is_aligned",
+        "leader",
+        "level_at",
+        "must_tell",
+        "purges",
+        "told",
+        "told_start",
+        "wanted_start",
+        "watermark",
+    )
 
     def __init__(self, *, epoch: Epoch, leader: NodeId) -> None:
         self.epoch = epoch
@@ -115,11 +123,7 @@ class Follower:
         return Cut(cut) if cut >= start else BeginAnew(end)
 
     def is_behind(
-        self,
-        leader_start: Offset,
-        purged: Offset = 0,
-        purges: int = NO_PURGES,
-        producers: bytes = b"",
+        self, leader_start: Offset, purged: Offset = 0, purges: int = NO_PURGES, producers: bytes = b""
     ) -> BeginAnew:
         """What this log lacks is deleted, or purged, at the leader."""
         self.doubt()

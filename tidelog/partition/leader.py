@@ -121,11 +121,31 @@ class Leader:
     """
 
     __slots__ = (
-        "_committed", "_copied", "_pending", "_started", "_unsure", "_written", "began_at", "epoch",
-        "epoch_start", "followers", "held_here", "high_watermark", "in_flight", "in_sync",
-        "maximal", "me", "min_in_sync", "partition_epoch", "replicas", "start", "start_agreed",
-        "start_first", "start_wanted", "written_end",
-    )  # fmt: skip
+        "_committed",
+        "_copied",
+        "_pending",
+        "_started",
+        "_unsure",
+        "_written",
+        "began_at",
+        "epoch",
+        "epoch_start",
+        "followers",
+        "held_here",
+        "high_watermark",
+        "in_flight",
+        "in_sync",
+        "maximal",
+        "me",
+        "min_in_sync",
+        "partition_epoch",
+        "replicas",
+        "start",
+        "start_agreed",
+        "start_first",
+        "start_wanted",
+        "written_end",
+    )
 
     def __init__(
         self,
@@ -176,10 +196,7 @@ class Leader:
         assert me in self.in_sync, "a leader is always in sync with itself"
 
     def __repr__(self) -> str:
-        return (
-            f"<Leader epoch={self.epoch} watermark={self.high_watermark} "
-            f"in_sync={sorted(self.in_sync)}>"
-        )
+        return f"<Leader epoch={self.epoch} watermark={self.high_watermark} in_sync={sorted(self.in_sync)}>"
 
     @property
     def knows_watermark(self) -> bool:
@@ -360,9 +377,7 @@ class Leader:
             if node not in self.maximal:
                 del self.followers[node]
 
-    def fetched(
-        self, node: NodeId, broker_epoch: int, offset: Offset, log_end: Offset, now: float
-    ) -> None:
+    def fetched(self, node: NodeId, broker_epoch: int, offset: Offset, log_end: Offset, now: float) -> None:
         """A follower, whose log agrees with this one up to `offset`, reads from there."""
         view = self.followers.get(node)
         if view is None or broker_epoch < view.broker_epoch:

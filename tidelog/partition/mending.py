@@ -44,9 +44,7 @@ class Mending:
 
     __slots__ = ("_budget", "_host", "_partition", "_reopening", "_rounds", "changing")
 
-    def __init__(
-        self, partition: "Partition", host: Host, rounds: Rounds, budget: TailBudget
-    ) -> None:
+    def __init__(self, partition: "Partition", host: Host, rounds: Rounds, budget: TailBudget) -> None:
         self._partition = partition
         self._host = host
         self._rounds = rounds
@@ -86,8 +84,10 @@ class Mending:
         if end < partition.high_watermark and partition.log.damaged_at is None:
             _log.error(
                 "%s loses committed records: the leader has none from %d on, %d was the watermark",
-                partition.name, end, partition.high_watermark,
-            )  # fmt: skip
+                partition.name,
+                end,
+                partition.high_watermark,
+            )
 
         log, disk = partition.log, self._host.disk
         # What was synced and is not cut stays: if it cannot be read then, that is no torn tail.
@@ -159,9 +159,7 @@ class Mending:
             self._partition.log.refusal = "it is being cut"
             await unbroken(self._change_files(work, look))
 
-    async def _change_files(
-        self, work: Callable[[], LogState], look: Callable[[], LogState]
-    ) -> None:
+    async def _change_files(self, work: Callable[[], LogState], look: Callable[[], LogState]) -> None:
         partition = self._partition
         await self._settle()
         try:
@@ -216,21 +214,25 @@ class Mending:
         self._rounds.forget(self._partition)
         await self._rounds.written()
 
-    def _open(
-        self, start: Offset, durable_mark: Offset = 0, end_max: Offset = OFFSET_MAX
-    ) -> LogState:
+    def _open(self, start: Offset, durable_mark: Offset = 0, end_max: Offset = OFFSET_MAX) -> LogState:
         partition = self._partition
         config, log = partition.config, partition.log
         before = Before(
-            synced_end=log.synced_end, end_max=min(end_max, log.end),
+            synced_end=log.synced_end,
+            end_max=min(end_max, log.end),
             epochs=log.epochs if partition.is_copy else None,
-        )  # fmt: skip
+        )
         return open_log(
-            self._host.disk, partition.path, clean=False, start=start,
-            durable_mark=durable_mark, index_interval_bytes=config.index_interval_bytes,
-            has_gaps=config.compacts or partition.is_copy, before=before,
+            self._host.disk,
+            partition.path,
+            clean=False,
+            start=start,
+            durable_mark=durable_mark,
+            index_interval_bytes=config.index_interval_bytes,
+            has_gaps=config.compacts or partition.is_copy,
+            before=before,
             watermark=partition.high_watermark,
-        )  # fmt: skip
+        )
 
     def _log(self, state: LogState) -> Log:
         return Log(self._partition.path, self._partition.config, self._budget, state)

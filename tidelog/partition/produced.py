@@ -5,13 +5,7 @@ Rule: only headers are looked at, never records.
 
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRecord, InvalidTimestamp, InvalidTransactionState
-from tidelog.records import (
-    CONTROL,
-    DELETE_HORIZON,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-    BatchHeader,
-)
+from tidelog.records import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 
 
 def check_attributes(header: BatchHeader, *, is_transactional: bool) -> None:

@@ -1,1 +1,5 @@
-"""How the nodes of a cluster talk to each other: one listener, one link to each peer."""
+"""How the nodes of a cluster talk to each other: one listener, and one link to each peer.
+
+A link carries requests and answers of any kind, numbered, over one connection; it reconnects, and says when
+a peer is gone. It does not know what the messages mean: rooms above register their kinds and handlers.
+"""

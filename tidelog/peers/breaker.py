@@ -72,10 +72,19 @@ class Breaker:
     """
 
     __slots__ = (
-        "_attempts", "_backoff", "_connections_lost", "_consecutive_failures", "_failures",
-        "_last_error", "_open_since", "_requests_failed", "_retry_at", "_since", "_state",
+        "_attempts",
+        "_backoff",
+        "_connections_lost",
+        "_consecutive_failures",
+        "_failures",
+        "_last_error",
+        "_open_since",
+        "_requests_failed",
+        "_retry_at",
+        "_since",
+        "_state",
         "_times_opened",
-    )  # fmt: skip
+    )
 
     def __init__(self, *, now: float) -> None:
         self._state = BreakerState.CLOSED

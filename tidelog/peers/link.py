@@ -21,12 +21,7 @@ from tidelog.host import Host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.breaker import Breaker, BreakerStatus
 from tidelog.peers.stream import PeerUnreachable, Stream
-from tidelog.peers.wire import (
-    Hello,
-    PeerRefused,
-    Refusal,
-    Welcome,
-)
+from tidelog.peers.wire import Hello, PeerRefused, Refusal, Welcome
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +46,12 @@ class Link:
         where: Callable[[], Sequence[Endpoint]],
         on_welcome: Callable[[Welcome], None],
         on_down: Callable[[NodeId], None],
+        on_lost: Callable[[NodeId], None] = lambda node: None,
     ) -> None:
         """`where` says where the peer may be; one place after the other is tried.
 
-        `on_down` is called when a connection was lost, and nobody listens there any more.
+        `on_lost` is called when a connection was lost, and `on_down` when besides nobody listens there
+        any more.
         """
         self.node = node
         self._host = host
@@ -62,6 +59,7 @@ class Link:
         self._where = where
         self._on_welcome = on_welcome
         self._on_down = on_down
+        self._tell_lost = on_lost
         self._stream: Stream | None = None
         self._connecting: asyncio.Task[Stream] | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -224,9 +222,7 @@ class Link:
         self._place += 1
         is_down = isinstance(error, ConnectionRefusedError)
         what = "nobody listens there" if is_down else str(error) or "no answer"
-        opens = self._breaker.failed(
-            self._host.clock.monotonic(), what, draw=self._host.random.random()
-        )
+        opens = self._breaker.failed(self._host.clock.monotonic(), what, draw=self._host.random.random())
         if isinstance(error, PeerRefused):
             if self._said != what:
                 _log.error("node %d refuses to talk: %s", self.node, what)
@@ -253,6 +249,7 @@ class Link:
             stream.tell_lost(is_down=False)
             return
         self._breaker.lost(what)
+        self._tell_lost(self.node)
         self._probe = asyncio.get_running_loop().create_task(self._look(stream))
 
     async def _look(self, stream: Stream) -> None:

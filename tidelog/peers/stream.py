@@ -59,7 +59,7 @@ class _Asked(NamedTuple):
 class Stream(asyncio.BufferedProtocol):
     """Frames, both ways, with requests matched to their answers.
 
-    Invariant: every number in `_waiting` was sent and not yet answered.
+    Invariant: every number in `_waiting` was sent and is unanswered.
     Owned by one event loop.
     """
 
@@ -88,9 +88,7 @@ class Stream(asyncio.BufferedProtocol):
 
     # Sending.
 
-    def ask(
-        self, message: msgspec.Struct, decoder: "msgspec.msgpack.Decoder[Any]"
-    ) -> "asyncio.Future[Any]":
+    def ask(self, message: msgspec.Struct, decoder: "msgspec.msgpack.Decoder[Any]") -> "asyncio.Future[Any]":
         """Send a request; the future is its answer, or PeerUnreachable."""
         return self._ask(message, decoder, takes_data=False)
 
@@ -105,11 +103,7 @@ class Stream(asyncio.BufferedProtocol):
         return self._ask(message, decoder, takes_data=True)
 
     def _ask(
-        self,
-        message: msgspec.Struct,
-        decoder: "msgspec.msgpack.Decoder[Any]",
-        *,
-        takes_data: bool,
+        self, message: msgspec.Struct, decoder: "msgspec.msgpack.Decoder[Any]", *, takes_data: bool
     ) -> "asyncio.Future[Any]":
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()

@@ -106,9 +106,7 @@ def encode_frame(kind: int, number: int, message: msgspec.Struct) -> list[Bytes]
     return [HEADER.pack(SIZE_COUNTED + len(body), kind, number), body]
 
 
-def encode_data_frame(
-    number: int, message: msgspec.Struct, buffers: Sequence[Bytes]
-) -> list[Bytes]:
+def encode_data_frame(number: int, message: msgspec.Struct, buffers: Sequence[Bytes]) -> list[Bytes]:
     """The buffers of one answer with data: small ones are joined, large ones are those given."""
     head = _encode(message)
     size = SIZE_COUNTED + HEAD_SIZE.size + len(head) + sum(map(len, buffers))
@@ -163,10 +161,7 @@ def greeting_problem(hello: Hello, *, cluster: str | None, node: NodeId) -> str 
             f"{hello.wanted} in --quorum, or in its own --peer"
         )
     if hello.node == node:
-        return (
-            f"two nodes call themselves {node}; give one of them another --node-id and an empty "
-            "--data"
-        )
+        return f"two nodes call themselves {node}; give one of them another --node-id and an empty --data"
     if hello.cluster is not None and cluster is not None and hello.cluster != cluster:
         return (
             f"node {hello.node} belongs to cluster {hello.cluster}, node {node} to cluster "

@@ -33,8 +33,7 @@ class Row(NamedTuple):
 
 
 class _Segment:
-    __slots__ = ("keys", "left", "made_ms", "offset", "offsets", "sequence", "sequences", "sizes",
-                 "times")  # fmt: skip
+    __slots__ = ("keys", "left", "made_ms", "offset", "offsets", "sequence", "sequences", "sizes", "times")
 
     def __init__(self, first: Row) -> None:
         self.sequence, self.offset, self.made_ms = first.sequence, first.offset, first.made_ms
@@ -65,10 +64,12 @@ class _Segment:
 
     def row(self, at: int) -> Row:
         return Row(
-            self.sequence + self.sequences[at], self.offset + self.offsets[at],
-            self.made_ms + self.times[at], self.sizes[at],
+            self.sequence + self.sequences[at],
+            self.offset + self.offsets[at],
+            self.made_ms + self.times[at],
+            self.sizes[at],
             NO_KEY if self.keys is None else self.keys[at],
-        )  # fmt: skip
+        )
 
     def remove(self, at: int) -> None:
         self.offsets[at] = _GONE
@@ -121,6 +122,14 @@ class Backlog:
         row = self.first()
         if row is not None:
             self._remove(0, self._at)
+        return row
+
+    def pop_below(self, sequence: int) -> Row | None:
+        """Take the oldest row out, if its sequence is below this."""
+        row = self.first()
+        if row is None or row.sequence >= sequence:
+            return None
+        self._remove(0, self._at)
         return row
 
     def remove(self, sequence: int) -> Row | None:

@@ -239,9 +239,7 @@ class Swept(msgspec.Struct, frozen=True, array_like=True, tag=8):
         return self.until < 0
 
 
-Outcome: TypeAlias = (
-    Created | Added | Reached | Declared | Dropped | Published | Received | Settled | Swept
-)
+Outcome: TypeAlias = Created | Added | Reached | Declared | Dropped | Published | Received | Settled | Swept
 
 
 class Remembered(msgspec.Struct, frozen=True, array_like=True):

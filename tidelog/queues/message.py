@@ -58,6 +58,8 @@ def parse_receipt(text: str) -> Receipt | None:
 
 
 class State(Enum):
+    __hash__ = object.__hash__  # Enum's is slow: states are looked up at every step
+
     NEW = "new"
     DELAYED = "delayed"
     READY = "ready"
@@ -69,6 +71,8 @@ class State(Enum):
 
 
 class Step(Enum):
+    __hash__ = object.__hash__
+
     RELEASED = "released"
     TAKEN = "taken"
     GAVE = "gave"
@@ -84,6 +88,7 @@ OUT: Final = frozenset((State.GIVING, State.GIVEN, State.SETTLING))
 TRANSITIONS: Final[dict[tuple[State, Step], frozenset[State]]] = {
     (State.NEW, Step.RELEASED): RESTING,
     (State.NEW, Step.GAVE): frozenset((State.GIVEN,)),
+    (State.NEW, Step.SETTLED): frozenset((State.SETTLING,)),
     (State.DELAYED, Step.RELEASED): RESTING,
     (State.DELAYED, Step.SETTLED): frozenset((State.SETTLING,)),
     (State.READY, Step.RELEASED): frozenset((State.READY, State.BLOCKED)),

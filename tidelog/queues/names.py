@@ -26,9 +26,7 @@ class Names(Generic[T]):
     def __init__(self, names: Iterable[T] = ()) -> None:
         """These names in any order, each once; takes long for many, so do it in a thread."""
         ordered: list[T] = sorted(names)
-        self._blocks: list[list[T]] = [
-            ordered[at : at + _BLOCK] for at in range(0, len(ordered), _BLOCK)
-        ]
+        self._blocks: list[list[T]] = [ordered[at : at + _BLOCK] for at in range(0, len(ordered), _BLOCK)]
         self._lasts: list[T] = [block[-1] for block in self._blocks]
 
     def __iter__(self) -> Iterator[T]:

@@ -23,9 +23,7 @@ from tidelog.records import Record
 REQUEST_HEADER: Final = "r"
 
 
-def old_request(
-    record: Record, known: Mapping[bytes, Remembered]
-) -> tuple[bytes, Remembered] | None:
+def old_request(record: Record, known: Mapping[bytes, Remembered]) -> tuple[bytes, Remembered] | None:
     """The request that a record was written for, and what is known of it then."""
     key = next((value for name, value in record.headers if name == REQUEST_HEADER), None)
     if not key:

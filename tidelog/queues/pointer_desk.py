@@ -7,12 +7,7 @@ given to one queue each, also after it is deleted.
 from collections.abc import Iterator
 from typing import Final, assert_never
 
-from tidelog.errors import (
-    BrokerError,
-    CoordinatorLoadInProgress,
-    QueueFull,
-    UnknownQueue,
-)
+from tidelog.errors import BrokerError, CoordinatorLoadInProgress, QueueFull, UnknownQueue
 from tidelog.queues.books import Books, Effects
 from tidelog.queues.changes import (
     Change,
@@ -50,12 +45,15 @@ from tidelog.records import Record
 from tidelog.shards.effects import Answer, Append, Moment
 from tidelog.shards.ledger import Write
 
-PointerChange = (
-    QueueCreated | QueueDeleted | MessageAdded | PointerMoved | NothingToRead | PointersForgotten
-)
+PointerChange = QueueCreated | QueueDeleted | MessageAdded | PointerMoved | NothingToRead | PointersForgotten
 POINTER_CHANGES: Final = (
-    QueueCreated, QueueDeleted, MessageAdded, PointerMoved, NothingToRead, PointersForgotten,
-)  # fmt: skip
+    QueueCreated,
+    QueueDeleted,
+    MessageAdded,
+    PointerMoved,
+    NothingToRead,
+    PointersForgotten,
+)
 
 
 class PointerDesk:
@@ -101,9 +99,7 @@ class PointerDesk:
         self.next_number += 1
         records = [queue_record(queue_id, made_ms=at.wall_ms)]
         remembered = self._books.remember(event, Created(queue_id), records, at)
-        change = QueueCreated(
-            event=event, remembered=remembered, records=len(records), queue_id=queue_id
-        )
+        change = QueueCreated(event=event, remembered=remembered, records=len(records), queue_id=queue_id)
         return [self._books.ledger.append(change, records)]
 
     def _delete(self, event: Delete, at: Moment) -> Effects:
@@ -125,9 +121,8 @@ class PointerDesk:
         records = [message_record(queue.id, sequence, event.value, now_ms=at.wall_ms)]
         remembered = self._books.remember(event, Added(-1), records, at)
         change = MessageAdded(
-            event=event, remembered=remembered, records=len(records), queue=queue,
-            sequence=sequence,
-        )  # fmt: skip
+            event=event, remembered=remembered, records=len(records), queue=queue, sequence=sequence
+        )
         return [self._books.ledger.append(change, records)]
 
     def _read(self, event: Read, at: Moment) -> Effects:
@@ -142,9 +137,13 @@ class PointerDesk:
         records = [pointer_record(queue.id, event.client, way, now_ms=at.wall_ms)]
         remembered = books.remember(event, Reached(way.to), records, at)
         change = PointerMoved(
-            event=event, remembered=remembered, records=len(records), queue=queue, way=way,
+            event=event,
+            remembered=remembered,
+            records=len(records),
+            queue=queue,
+            way=way,
             moved_ms=at.wall_ms,
-        )  # fmt: skip
+        )
         return [books.ledger.append(change, records)]
 
     def _nothing_to_read(self, event: Read, at: Moment) -> Answer | Append:

@@ -37,8 +37,7 @@ class PointerQueue:
       2. `_clients` are those who have a pointer, in order.
     """
 
-    __slots__ = ("_clients", "_moving", "id", "is_dropping", "messages", "next_sequence",
-                 "pointers")  # fmt: skip
+    __slots__ = ("_clients", "_moving", "id", "is_dropping", "messages", "next_sequence", "pointers")
 
     def __init__(self, queue_id: int) -> None:
         self.id = queue_id

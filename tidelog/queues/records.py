@@ -245,16 +245,14 @@ def pointer_record(queue_id: int, client: str, value: Moved, *, now_ms: int) -> 
 
 def work_queue_record(name: str, value: Settings | None, *, now_ms: int) -> Record:
     return Record(
-        key=b"W" + name.encode(), value=None if value is None else _encode(value),
-        timestamp_ms=now_ms,
-    )  # fmt: skip
+        key=b"W" + name.encode(), value=None if value is None else _encode(value), timestamp_ms=now_ms
+    )
 
 
 def job_record(place: PlaceOf, value: bytes, about: About, *, now_ms: int) -> Record:
     return Record(
-        key=job_key(place), value=value, headers=((ABOUT_HEADER, _encode(about)),),
-        timestamp_ms=now_ms,
-    )  # fmt: skip
+        key=job_key(place), value=value, headers=((ABOUT_HEADER, _encode(about)),), timestamp_ms=now_ms
+    )
 
 
 def delivery_record(place: PlaceOf, value: Delivery, *, now_ms: int) -> Record:

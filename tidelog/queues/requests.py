@@ -21,15 +21,7 @@ from typing import Final
 
 from tidelog.errors import CoordinatorLoadInProgress, IdempotencyKeyReused
 from tidelog.model import Offset
-from tidelog.queues.events import (
-    FOUND_NOTHING,
-    Outcome,
-    Received,
-    Remembered,
-    Request,
-    Settled,
-    placed,
-)
+from tidelog.queues.events import FOUND_NOTHING, Outcome, Received, Remembered, Request, Settled, placed
 
 _ENTRY_BYTES: Final = 350
 """About what Python spends on one."""
@@ -123,13 +115,7 @@ class Requests:
     # The log says.
 
     def stored(
-        self,
-        key: bytes,
-        value: Remembered,
-        offset: Offset,
-        now: float | None = None,
-        *,
-        ends: bool = True,
+        self, key: bytes, value: Remembered, offset: Offset, now: float | None = None, *, ends: bool = True
     ) -> None:
         """The record of a request stands at `offset`; unless `ends`, the request goes on.
 

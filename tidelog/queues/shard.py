@@ -33,13 +33,7 @@ from tidelog.errors import (
 )
 from tidelog.model import Offset
 from tidelog.queues.books import Books, Effects
-from tidelog.queues.changes import (
-    Asked,
-    Change,
-    GarbageDeleted,
-    RequestRefused,
-    RequestsForgotten,
-)
+from tidelog.queues.changes import Asked, Change, GarbageDeleted, RequestRefused, RequestsForgotten
 from tidelog.queues.events import (
     FOUND_NOTHING,
     Add,
@@ -209,9 +203,7 @@ class Shard:
         """It is answered once the log knows that there was nothing to do it to."""
         records: list[Record] = []
         remembered = self.books.remember(event, FOUND_NOTHING, records, at)
-        change = RequestRefused(
-            event=event, remembered=remembered, records=len(records), error=error
-        )
+        change = RequestRefused(event=event, remembered=remembered, records=len(records), error=error)
         return self.books.ledger.append(change, records)
 
     def _again(self, event: Event, done: Outcome, at: Moment) -> Effects:

@@ -184,9 +184,13 @@ class WorkQueue:
     def delivery(self, message: Message, visibility_ms: int) -> Delivery:
         """What the log is to know when this message is given out once more."""
         return Delivery(
-            message.offset, message.count + 1, message.lane, visibility_ms,
-            count_before=message.count_before, since=message.since,
-        )  # fmt: skip
+            message.offset,
+            message.count + 1,
+            message.lane,
+            visibility_ms,
+            count_before=message.count_before,
+            since=message.since,
+        )
 
     def gave(self, message: Message, value: Delivery, at: Moment) -> None:
         """The delivery is stored: it is its owner's for so long."""
@@ -296,9 +300,7 @@ class WorkQueue:
 
     def to_lane(self, message: Message, lane: int, since: int) -> Delivery:
         """What the log is to know when this message goes to another lane, with nobody."""
-        return Delivery(
-            message.offset, message.count, lane, count_before=message.count, since=since
-        )
+        return Delivery(message.offset, message.count, lane, count_before=message.count, since=since)
 
     # Sweeping.
 
@@ -321,19 +323,16 @@ class WorkQueue:
                 self.settle(message)
                 found.append(message)
         while lane == MAIN and len(found) < count_max:
-            row = self.backlog.first()
-            if row is None or row.sequence >= until:
+            if (row := self.backlog.pop_below(until)) is None:
                 break
-            self.backlog.pop()
             found.append(self._swept(row))
         while rest.lines and len(found) < count_max:
             line = rest.lines[-1]
-            row, first = line.waiting.first(), line.ready
+            first = line.ready
             if first is not None and _is_before(first, until):
                 self.settle(first)  # it was a row when the sweep began
                 found.append(first)
-            elif row is not None and row.sequence < until:
-                line.waiting.pop()
+            elif (row := line.waiting.pop_below(until)) is not None:
                 found.append(self._swept(row))
             else:
                 rest.lines.pop()
@@ -341,7 +340,6 @@ class WorkQueue:
 
     def _swept(self, row: Row) -> Message:
         message = self._as_message(row)
-        self._become(message, Step.RELEASED, State.BLOCKED)
         self.settle(message)
         return message
 

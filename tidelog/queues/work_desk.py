@@ -136,9 +136,7 @@ class WorkDesk:
         match event, done:
             case Receive(name=name), Received(given=given):
                 queue = self.queues.get(name)
-                still = [
-                    one for one in given if queue is not None and queue.owns(one.offset, one.count)
-                ]
+                still = [one for one in given if queue is not None and queue.owns(one.offset, one.count)]
                 return [Answer(to=event.reply, result=Received(tuple(still)))]
             case Sweep(), Swept(is_finished=False) if event.name in self.queues:
                 queue = self.queue(event.name)
@@ -164,16 +162,19 @@ class WorkDesk:
         earlier = (*stored, *coming)
         first = earlier[0].first_sequence if earlier else self.next_sequence
         settings = Settings(
-            wanted.visibility_ms, wanted.max_deliveries, wanted.is_ordered, wanted.messages_max,
-            wanted.made_ms, first,
-        )  # fmt: skip
+            wanted.visibility_ms,
+            wanted.max_deliveries,
+            wanted.is_ordered,
+            wanted.messages_max,
+            wanted.made_ms,
+            first,
+        )
         records = [work_queue_record(name, settings, now_ms=at.wall_ms)]
         is_new = not earlier
         remembered = self._books.remember(event, Declared(is_new), records, at)
         change = QueueDeclared(
-            event=event, remembered=remembered, records=len(records), settings=settings,
-            is_new=is_new,
-        )  # fmt: skip
+            event=event, remembered=remembered, records=len(records), settings=settings, is_new=is_new
+        )
         return [self._books.ledger.append(change, records)]
 
     def _declaring(self, name: str) -> Iterator[QueueDeclared]:
@@ -209,10 +210,13 @@ class WorkDesk:
             records.append(job_record(PlaceOf(event.name, sequence), value, about, now_ms=made_ms))
             arriving.append(
                 Arriving(
-                    sequence, size_of(value, about), key_number(about.key), about.not_before_ms,
+                    sequence,
+                    size_of(value, about),
+                    key_number(about.key),
+                    about.not_before_ms,
                     about.delay_ms,
                 )
-            )  # fmt: skip
+            )
         queue.arriving += len(arriving)
         count, told = len(arriving), self.told
         if self.next_sequence > told:
@@ -220,9 +224,14 @@ class WorkDesk:
             records.append(sequence_record(told, now_ms=made_ms))
         remembered = self._books.remember(event, Published(-len(records), count), records, at)
         change = MessagesPublished(
-            event=event, remembered=remembered, records=len(records), queue=queue,
-            messages=arriving, made_ms=made_ms, told=told,
-        )  # fmt: skip
+            event=event,
+            remembered=remembered,
+            records=len(records),
+            queue=queue,
+            messages=arriving,
+            made_ms=made_ms,
+            told=told,
+        )
         return [self._books.ledger.append(change, records)]
 
     def _receive(self, event: Receive, at: Moment) -> Effects:
@@ -243,8 +252,7 @@ class WorkDesk:
         messages = queue.take(event.lane, event.count_max, self._books.limits.receive_bytes_max)
         given = [(one, queue.delivery(one, visible)) for one in messages]
         records = [
-            delivery_record(queue.place(one.sequence), value, now_ms=at.wall_ms)
-            for one, value in given
+            delivery_record(queue.place(one.sequence), value, now_ms=at.wall_ms) for one, value in given
         ]
         outcome = Received(tuple([Given(one.offset, value.count) for one, value in given]))
         remembered = self._books.remember(event, outcome, records, at)
@@ -296,23 +304,25 @@ class WorkDesk:
         for message in messages:  # after all that may be refused: none is left half settled
             queue.settle(message)
         change = MessagesSettled(
-            event=event, remembered=remembered, records=len(records), queue=queue,
-            settled=settled, fates=fates,
-        )  # fmt: skip
+            event=event,
+            remembered=remembered,
+            records=len(records),
+            queue=queue,
+            settled=settled,
+            fates=fates,
+        )
         return [self._books.ledger.append(change, records)]
 
     # Sweeps.
 
-    def _sweep(
-        self, event: Sweep, at: Moment, *, until: int | None = None, count: int = 0
-    ) -> Effects:
+    def _sweep(self, event: Sweep, at: Moment, *, until: int | None = None, count: int = 0) -> Effects:
         """Begin, or go on where another leader has stopped."""
         queue = self.queue(event.name)
         if until is None:  # no message has the last below it: who comes into a lane now is beyond
             self.next_sequence = until = self.next_sequence + 1
         sweep = SweepUnderWay(
-            event=event, queue=queue, until=until, rest=queue.candidates(event.lane), count=count,
-        )  # fmt: skip
+            event=event, queue=queue, until=until, rest=queue.candidates(event.lane), count=count
+        )
         return self._sweep_on(sweep, at)
 
     def _sweep_on(self, sweep: SweepUnderWay, at: Moment) -> Effects:
@@ -330,9 +340,13 @@ class WorkDesk:
         so_far = Swept(sweep.count + len(messages), -1 if is_last else sweep.until)
         remembered = self._books.remember(event, so_far, records, at)
         change = MessagesSwept(
-            event=event, remembered=remembered, records=len(records), sweep=sweep, swept=swept,
+            event=event,
+            remembered=remembered,
+            records=len(records),
+            sweep=sweep,
+            swept=swept,
             is_last=is_last,
-        )  # fmt: skip
+        )
         return [self._books.ledger.append(change, records)]
 
     def _finish(self, event: Sweep, count: int, at: Moment) -> Effects:
@@ -342,22 +356,17 @@ class WorkDesk:
         records: list[Record] = []
         queue = self.queue(event.name)
         remembered = self._books.remember(event, Swept(count), records, at)
-        sweep = SweepUnderWay(
-            event=event, queue=queue, until=0, rest=queue.candidates(DEAD), count=count
-        )
+        sweep = SweepUnderWay(event=event, queue=queue, until=0, rest=queue.candidates(DEAD), count=count)
         change = MessagesSwept(
-            event=event, remembered=remembered, records=len(records), sweep=sweep, swept=(),
-            is_last=True,
-        )  # fmt: skip
+            event=event, remembered=remembered, records=len(records), sweep=sweep, swept=(), is_last=True
+        )
         return [self._books.ledger.append(change, records)]
 
     # The log reports back.
 
     def stored(self, write: Write[Change], change: WorkChange, at: Moment) -> Effects:
         if isinstance(change, Asked):
-            self._books.note(
-                write, at, ends=not isinstance(change, MessagesSwept) or change.is_last
-            )
+            self._books.note(write, at, ends=not isinstance(change, MessagesSwept) or change.is_last)
         match change:
             case QueueDeclared(event=event, settings=settings):
                 if (known := self.queues.get(event.name)) is None:

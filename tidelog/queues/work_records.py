@@ -6,13 +6,7 @@ from typing import assert_never
 
 from tidelog.queues.events import Settle
 from tidelog.queues.message import DEAD, NO_KEY, Message
-from tidelog.queues.records import (
-    Delivery,
-    deletion,
-    delivery_key,
-    delivery_record,
-    job_key,
-)
+from tidelog.queues.records import Delivery, deletion, delivery_key, delivery_record, job_key
 from tidelog.queues.work import WorkQueue
 from tidelog.records import Record
 from tidelog.shards.effects import Moment
@@ -25,9 +19,7 @@ def key_number(key: str | None) -> int:
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") or 1
 
 
-def settling(
-    queue: WorkQueue, message: Message, event: Settle, since: int, at: Moment
-) -> Delivery | None:
+def settling(queue: WorkQueue, message: Message, event: Settle, since: int, at: Moment) -> Delivery | None:
     """What the log is to say of a message that its owner settles; None: it is done.
 
     `since` is the next sequence of the log.
@@ -39,15 +31,23 @@ def settling(
             if queue.is_dead(message):
                 return queue.to_lane(message, DEAD, since)
             return Delivery(
-                message.offset, message.count, message.lane,
-                not_before_ms=at.wall_ms + event.ms, count_before=message.count_before,
-                delay_ms=event.ms, since=message.since,
-            )  # fmt: skip
+                message.offset,
+                message.count,
+                message.lane,
+                not_before_ms=at.wall_ms + event.ms,
+                count_before=message.count_before,
+                delay_ms=event.ms,
+                since=message.since,
+            )
         case "extend":
             return Delivery(
-                message.offset, message.count, message.lane, event.ms,
-                count_before=message.count_before, since=message.since,
-            )  # fmt: skip
+                message.offset,
+                message.count,
+                message.lane,
+                event.ms,
+                count_before=message.count_before,
+                since=message.since,
+            )
         case _:
             assert_never(event.kind)
 
@@ -68,9 +68,7 @@ def records_of(
     return records
 
 
-def apply_all(
-    queue: WorkQueue, values: Sequence[tuple[Message, Delivery | None]], at: Moment
-) -> None:
+def apply_all(queue: WorkQueue, values: Sequence[tuple[Message, Delivery | None]], at: Moment) -> None:
     """The log says this of messages."""
     for message, value in values:
         if value is None:

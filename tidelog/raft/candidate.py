@@ -7,18 +7,16 @@ Rule 3: a voter that did not answer is asked again, later each time; one that re
 
 from tidelog.model import NO_NODE, Epoch, NodeId
 from tidelog.raft.messages import Effect, Send, Vote, VoteAnswer
-from tidelog.raft.state import NEVER, Member
+from tidelog.raft.state import NEVER, RaftMember
 from tidelog.raft.voters import ReplicaKey, Voter
 
 
 class Ballot:
     """One round of asking, for one epoch; with `pre`, without consequences (KIP-996)."""
 
-    __slots__ = (
-        "_ask_at", "_failures", "_granted", "_member", "_refused", "epoch", "hint", "pre", "until",
-    )  # fmt: skip
+    __slots__ = ("_ask_at", "_failures", "_granted", "_member", "_refused", "epoch", "hint", "pre", "until")
 
-    def __init__(self, member: Member, *, epoch: Epoch, pre: bool, now: float) -> None:
+    def __init__(self, member: RaftMember, *, epoch: Epoch, pre: bool, now: float) -> None:
         self._member = member
         self.epoch = epoch
         """The epoch that this node would lead."""

@@ -9,7 +9,7 @@ Rule 3: whoever joins has caught up first, so that the new majority is not waite
 
 from tidelog.errors import BrokerError
 from tidelog.raft.leader import Leading
-from tidelog.raft.state import Member
+from tidelog.raft.state import RaftMember
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
 
 
@@ -38,7 +38,7 @@ class VotersNotSettled(VoterChangeRefused):
     retriable = True
 
 
-def with_voter(voter: Voter, *, member: Member, leading: Leading, now: float) -> VoterSet:
+def with_voter(voter: Voter, *, member: RaftMember, leading: Leading, now: float) -> VoterSet:
     """The set that adds `voter`, or that says where a present one is reached now."""
     voters = member.log.voters
     present = voters.get(voter.key.id)
@@ -55,7 +55,7 @@ def with_voter(voter: Voter, *, member: Member, leading: Leading, now: float) ->
     return voters.with_voter(voter)
 
 
-def without_voter(key: ReplicaKey, *, member: Member, leading: Leading) -> VoterSet:
+def without_voter(key: ReplicaKey, *, member: RaftMember, leading: Leading) -> VoterSet:
     """The set that leaves `key` out."""
     voters = member.log.voters
     if key not in voters:
@@ -66,7 +66,7 @@ def without_voter(key: ReplicaKey, *, member: Member, leading: Leading) -> Voter
     return voters.without(key.id)
 
 
-def _check_settled(member: Member, leading: Leading) -> None:
+def _check_settled(member: RaftMember, leading: Leading) -> None:
     if not leading.leads:
         raise VotersNotSettled(f"epoch {member.epoch} has just begun; nothing of it is committed")
     if leading.proposed is not None or not member.log.are_voters_committed:

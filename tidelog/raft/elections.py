@@ -15,7 +15,7 @@ from tidelog.raft.follower import Following
 from tidelog.raft.idle import Resigned, Unattached
 from tidelog.raft.leader import Leading
 from tidelog.raft.messages import Answer, Effect, ElectionState, Follow, Lead, Persist
-from tidelog.raft.state import Member
+from tidelog.raft.state import RaftMember
 
 Stance: TypeAlias = Unattached | Following | Ballot | Leading | Resigned
 
@@ -23,7 +23,7 @@ Stance: TypeAlias = Unattached | Following | Ballot | Leading | Resigned
 class Elections:
     """One member's stance; the effects of a step gather in `_out`."""
 
-    def __init__(self, member: Member, *, now: float, contacts: Sequence[NodeId]) -> None:
+    def __init__(self, member: RaftMember, *, now: float, contacts: Sequence[NodeId]) -> None:
         self._member = member
         self._contacts = contacts
         self._losses = 0
@@ -140,20 +140,13 @@ class Elections:
             self._become(Following(self._member, leader=leader, now=now, endpoint=endpoint))
 
     def _follow(
-        self,
-        leader: NodeId,
-        now: float,
-        *,
-        endpoint: Endpoint | None,
-        heard_at: float | None = None,
+        self, leader: NodeId, now: float, *, endpoint: Endpoint | None, heard_at: float | None = None
     ) -> None:
         """Somebody leads this node's own epoch."""
         state = self._member.state
         assert leader != self._member.id
         self._persist(ElectionState(epoch=state.epoch, voted=state.voted, leader=leader))
-        following = Following(
-            self._member, leader=leader, now=now, endpoint=endpoint, heard_at=heard_at
-        )
+        following = Following(self._member, leader=leader, now=now, endpoint=endpoint, heard_at=heard_at)
         self._become(following)
 
     def _hear(self, answer: Answer, now: float) -> None:

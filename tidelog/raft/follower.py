@@ -13,20 +13,29 @@ Rule 5: what is committed is never given up, whatever a leader says.
 
 from tidelog.model import Endpoint, NodeId, Offset
 from tidelog.raft.messages import Append, Effect, Fetch, FetchAnswer, GetSnapshot, Send, SnapshotId
-from tidelog.raft.state import NEVER, Member
+from tidelog.raft.state import NEVER, RaftMember
 
 
 class Following:
     """Fetches from one leader, in one epoch."""
 
     __slots__ = (
-        "_failures", "_fetch", "_fetch_at", "_learned", "_member", "_sent_at", "complaint",
-        "endpoint", "heard_at", "leader", "lost_at",
-    )  # fmt: skip
+        "_failures",
+        "_fetch",
+        "_fetch_at",
+        "_learned",
+        "_member",
+        "_sent_at",
+        "complaint",
+        "endpoint",
+        "heard_at",
+        "leader",
+        "lost_at",
+    )
 
     def __init__(
         self,
-        member: Member,
+        member: RaftMember,
         *,
         leader: NodeId,
         now: float,
@@ -178,7 +187,7 @@ class Following:
         return [GetSnapshot(self.leader, self._member.epoch, snapshot)]
 
 
-def next_fetch(member: Member) -> Fetch:
+def next_fetch(member: RaftMember) -> Fetch:
     log = member.log
     return Fetch(
         epoch=member.epoch,

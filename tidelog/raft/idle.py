@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidelog.model import NodeId
 from tidelog.raft.follower import next_fetch
 from tidelog.raft.messages import Effect, EndEpoch, Send
-from tidelog.raft.state import Member
+from tidelog.raft.state import RaftMember
 
 
 class Unattached:
@@ -19,7 +19,7 @@ class Unattached:
 
     __slots__ = ("_contacts", "_failures", "_member", "_turn", "deadline")
 
-    def __init__(self, member: Member, *, deadline: float, contacts: Sequence[NodeId] = ()) -> None:
+    def __init__(self, member: RaftMember, *, deadline: float, contacts: Sequence[NodeId] = ()) -> None:
         self._member = member
         self.deadline = deadline
         """When to campaign, or to ask the next voter who leads."""
@@ -54,7 +54,7 @@ class Resigned:
     __slots__ = ("_failures", "_member", "_successors", "_tell_at", "until")
 
     def __init__(
-        self, member: Member, *, until: float, now: float, successors: tuple[NodeId, ...] = ()
+        self, member: RaftMember, *, until: float, now: float, successors: tuple[NodeId, ...] = ()
     ) -> None:
         self._member = member
         self.until = until

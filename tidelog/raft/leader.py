@@ -12,16 +12,8 @@ Rule 4: a fetch with nothing to bring is kept until there is something, or `fetc
 from dataclasses import dataclass
 
 from tidelog.model import NO_NODE, Endpoint, NodeId, Offset
-from tidelog.raft.messages import (
-    BeginEpoch,
-    Effect,
-    Fetch,
-    FetchAnswer,
-    Reply,
-    Send,
-    SnapshotId,
-)
-from tidelog.raft.state import NEVER, Member, ReplicaState
+from tidelog.raft.messages import BeginEpoch, Effect, Fetch, FetchAnswer, Reply, Send, SnapshotId
+from tidelog.raft.state import NEVER, RaftMember, ReplicaState
 from tidelog.raft.voters import ReplicaKey, VoterSet
 
 
@@ -61,7 +53,7 @@ class Leading:
 
     __slots__ = ("_member", "_parked", "_progress", "epoch_start", "proposed")
 
-    def __init__(self, member: Member, *, now: float) -> None:
+    def __init__(self, member: RaftMember, *, now: float) -> None:
         self._member = member
         self.epoch_start = member.log.end
         """Where the first record of this epoch is, or will be."""
@@ -203,9 +195,7 @@ class Leading:
         """The greatest end that a majority of the voters holds synced."""
         member = self._member
         ends = [
-            member.log.synced_end
-            if voter.key == member.key
-            else self._progress[voter.key].synced_end
+            member.log.synced_end if voter.key == member.key else self._progress[voter.key].synced_end
             for voter in member.log.voters
         ]
         ends.sort(reverse=True)

@@ -28,9 +28,18 @@ class LogView:
     """One copy of the quorum's log, as its ends, its epochs and its sets of voters."""
 
     __slots__ = (
-        "_sets", "_start_epoch", "acknowledged", "end", "epochs", "high_watermark", "is_appending",
-        "is_installing", "snapshot", "start", "synced_end",
-    )  # fmt: skip
+        "_sets",
+        "_start_epoch",
+        "acknowledged",
+        "end",
+        "epochs",
+        "high_watermark",
+        "is_appending",
+        "is_installing",
+        "snapshot",
+        "start",
+        "synced_end",
+    )
 
     def __init__(
         self,
@@ -123,9 +132,7 @@ class LogView:
             return epoch, self.start
         return self.epochs.end_of(epoch, self.end)
 
-    def compare(
-        self, offset: Offset, last_epoch: Epoch
-    ) -> tuple[Epoch, Offset] | SnapshotId | None:
+    def compare(self, offset: Offset, last_epoch: Epoch) -> tuple[Epoch, Offset] | SnapshotId | None:
         """How to bring another log, which ends at `offset`, to agree with this one.
 
         None if it agrees; (epoch, end) if it must first drop what follows that end of that epoch;

@@ -88,7 +88,7 @@ from tidelog.raft.messages import (
     VoteAnswer,
     VotersFound,
 )
-from tidelog.raft.state import Member, ReplicaState, Role, Timing
+from tidelog.raft.state import RaftMember, ReplicaState, Role, Timing
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
 
 
@@ -138,7 +138,7 @@ class Raft(Elections):
             history=voters_history,
             acknowledged=acknowledged,
         )
-        member = Member(me=me, log=log, state=state, timing=timing, draw=draw)
+        member = RaftMember(me=me, log=log, state=state, timing=timing, draw=draw)
         super().__init__(member, now=now, contacts=contacts)
         self.deadline = now
         """When `Ticked` must come, at the latest."""
@@ -454,9 +454,7 @@ def _makes_sense(source: NodeId, request: Request) -> bool:
     match request:
         case Vote():
             in_range = request.end >= 0 and request.last_epoch >= NO_EPOCH
-            return (
-                request.candidate.id == source and in_range and request.last_epoch < request.epoch
-            )
+            return request.candidate.id == source and in_range and request.last_epoch < request.epoch
         case BeginEpoch():
             return request.leader.key.id == source
         case EndEpoch():

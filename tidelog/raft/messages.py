@@ -334,6 +334,4 @@ class Commit:
     high_watermark: Offset
 
 
-Effect: TypeAlias = (
-    Persist | Send | Reply | Append | Truncate | GetSnapshot | Lead | Follow | Commit
-)
+Effect: TypeAlias = Persist | Send | Reply | Append | Truncate | GetSnapshot | Lead | Follow | Commit

@@ -79,7 +79,7 @@ class ReplicaState:
 
 
 @dataclass(slots=True, kw_only=True)
-class Member:
+class RaftMember:
     """This member of the quorum: who it is, what it holds, and what it has promised."""
 
     me: Voter

@@ -13,12 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tidelog.schemas.avro_documents import (
-    EXACT_DECIMAL,
-    document_of,
-    json_of,
-    typed,
-)
+from tidelog.schemas.avro_documents import EXACT_DECIMAL, document_of, json_of, typed
 from tidelog.schemas.avro_items import guard
 from tidelog.schemas.codec import Codec, array_of, relaxed
 from tidelog.schemas.documents import told
@@ -36,9 +31,7 @@ except ImportError:  # pragma: no cover - tried where fastavro is not installed
     fastavro = None  # type: ignore[assignment]
 
 REFERENCES_MAX: Final = 200
-PRIMITIVES = (
-    "null", "boolean", "int", "long", "float", "double", "bytes", "string",
-)  # fmt: skip
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 
 def parsed(schema: Schema, registry: Registry | None = None, *, plain: bool = False) -> Any:
@@ -61,9 +54,8 @@ def resolved(
 
 
 def _parse_references(
-    schema: Schema, registry: Registry | None, plain: bool, named: dict[str, Any],
-    seen: set[Reference],
-) -> None:  # fmt: skip
+    schema: Schema, registry: Registry | None, plain: bool, named: dict[str, Any], seen: set[Reference]
+) -> None:
     """Learn the types that a schema refers to, and before each those that it refers to itself."""
     for reference in schema.references:
         if reference in seen:
@@ -141,9 +133,7 @@ def reader(writer: Any, wanted: Any | None) -> Callable[[bytes], Any]:
         except Exception as error:  # fastavro lets through whatever cut bytes make of it
             raise DoesNotFit(f"it is no value of its Avro schema: {told(error)}") from error
         if stream.tell() != len(payload):
-            raise DoesNotFit(
-                f"{len(payload) - stream.tell()} bytes follow the value of its Avro schema"
-            )
+            raise DoesNotFit(f"{len(payload) - stream.tell()} bytes follow the value of its Avro schema")
         return found
 
     return decode

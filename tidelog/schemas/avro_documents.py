@@ -152,8 +152,11 @@ def _logical(logical: str, kind: str, node: Any, value: Any) -> Any:
 
 
 TIMESTAMPS: Final = (
-    "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros",
-)  # fmt: skip
+    "timestamp-millis",
+    "timestamp-micros",
+    "local-timestamp-millis",
+    "local-timestamp-micros",
+)
 TIMES: Final = ("time-millis", "time-micros")
 
 

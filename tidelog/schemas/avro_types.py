@@ -25,15 +25,24 @@ PRECISION_MAX: Final = 38
 PLACES_MAX: Final = 10_000
 """How many places a schema may have, with what it names, each as often."""
 _PLAIN: Final = {
-    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
-    "double": pa.float64(), "string": pa.string(), "bytes": pa.binary(), "enum": pa.string(),
-    "fixed": pa.binary(), "null": pa.null(),
-}  # fmt: skip
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+    "null": pa.null(),
+}
 _LOGICAL: Final = {
-    "date": pa.date32(), "timestamp-millis": pa.timestamp("ms", "UTC"),
-    "timestamp-micros": pa.timestamp("us", "UTC"), "local-timestamp-millis": pa.timestamp("ms"),
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("ms"),
     "local-timestamp-micros": pa.timestamp("us"),
-}  # fmt: skip
+}
 
 
 def arrow_type(node: Any, named: Mapping[str, Any] | None = None) -> pa.DataType:
@@ -84,10 +93,12 @@ def _arrow(node: Any, named: _Named, at: str, around: tuple[str, ...]) -> pa.Dat
     match kind:
         case "record" | "error":
             inside = (*around, node["name"])
-            return pa.struct([
-                _field(one["name"], one["type"], named, f"{at}.{one['name']}", inside)
-                for one in node["fields"]
-            ])  # fmt: skip
+            return pa.struct(
+                [
+                    _field(one["name"], one["type"], named, f"{at}.{one['name']}", inside)
+                    for one in node["fields"]
+                ]
+            )
         case "array":
             return pa.list_(_field("item", node["items"], named, f"{at}[]", around))
         case "map":
@@ -106,24 +117,23 @@ def avro_schema(kind: pa.DataType, name: str) -> Any:
     types = pa.types
     if types.is_struct(kind):
         return {
-            "type": "record", "name": name,
+            "type": "record",
+            "name": name,
             "fields": [
                 {
-                    "name": one.name, "type": ["null", avro_schema(one.type, f"{name}_{one.name}")],
+                    "name": one.name,
+                    "type": ["null", avro_schema(one.type, f"{name}_{one.name}")],
                     "default": None,
                 }
                 for one in kind
             ],
-        }  # fmt: skip
+        }
     if types.is_list(kind):
         return {"type": "array", "items": ["null", avro_schema(kind.value_type, f"{name}_item")]}
     if types.is_map(kind) and types.is_string(kind.key_type):
         return {"type": "map", "values": ["null", avro_schema(kind.item_type, f"{name}_value")]}
     if types.is_decimal(kind):
-        return {
-            "type": "bytes", "logicalType": "decimal",
-            "precision": kind.precision, "scale": kind.scale,
-        }  # fmt: skip
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     found = _OF_ARROW.get(kind)
     if found is None:
         raise ConfigError(f"Avro has no type for {kind} ({name}); cast it")
@@ -131,9 +141,16 @@ def avro_schema(kind: pa.DataType, name: str) -> Any:
 
 
 _OF_ARROW: Final[dict[pa.DataType, Any]] = {
-    pa.bool_(): "boolean", pa.int8(): "int", pa.int16(): "int", pa.int32(): "int",
-    pa.int64(): "long", pa.float32(): "float", pa.float64(): "double", pa.string(): "string",
-    pa.binary(): "bytes", pa.date32(): {"type": "int", "logicalType": "date"},
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+    pa.date32(): {"type": "int", "logicalType": "date"},
     pa.timestamp("us", "UTC"): {"type": "long", "logicalType": "timestamp-micros"},
     pa.timestamp("us"): {"type": "long", "logicalType": "local-timestamp-micros"},
-}  # fmt: skip
+}

@@ -61,9 +61,7 @@ class Codec(ABC):
     def encode(self, values: Sequence[Any]) -> list[bytes | None]:
         """The payloads of values as `fitting.fitted` leaves them."""
 
-    def read(
-        self, payloads: Sequence[bytes], writer: "Codec"
-    ) -> "tuple[list[pa.Array], dict[int, str]]":
+    def read(self, payloads: Sequence[bytes], writer: "Codec") -> "tuple[list[pa.Array], dict[int, str]]":
         """A column in pieces, and why a payload could not be read, by its place.
 
         Broken payloads are found by halving, so that a few of them cost little.

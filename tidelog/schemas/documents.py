@@ -36,9 +36,7 @@ def parsed(line: str, *, exact: bool = False) -> Any:
 
     ValueError if it is no JSON; DoesNotFit if an object has a member twice.
     """
-    return json.loads(
-        line, parse_float=decimal.Decimal if exact else None, object_pairs_hook=members
-    )
+    return json.loads(line, parse_float=decimal.Decimal if exact else None, object_pairs_hook=members)
 
 
 def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -62,9 +62,7 @@ class _Fitting:
         kind = column.type
         if _is_text(kind.key_type) != _is_text(wanted.key_type):
             raise self._refused(kind, "map", at)
-        entry = pa.struct([
-            pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type),
-        ])  # fmt: skip
+        entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
         keys, values = column.cast(pa.list_(entry)).flatten().flatten()
         keys = self.fit(keys, pa.field("key", wanted.key_type, nullable=False), f"{at}{{}}", 0)
         values = self.fit(values, wanted.item_field, f"{at}{{}}", 0)
@@ -111,10 +109,18 @@ class _Fitting:
 
 def _offsets(column: pa.Array) -> pa.Array:
     """Where each list begins among the items that are left without those of null lists."""
-    kind = pa.list_(pa.struct([
-        pa.field("key", column.type.key_type, nullable=False),
-        pa.field("value", column.type.item_type),
-    ])) if pa.types.is_map(column.type) else column.type  # fmt: skip
+    kind = (
+        pa.list_(
+            pa.struct(
+                [
+                    pa.field("key", column.type.key_type, nullable=False),
+                    pa.field("value", column.type.item_type),
+                ]
+            )
+        )
+        if pa.types.is_map(column.type)
+        else column.type
+    )
     lengths = pc.list_value_length(column.cast(kind)).fill_null(0).to_numpy()
     begins = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     absent = np.append(column.is_null().to_numpy(zero_copy_only=False), False)

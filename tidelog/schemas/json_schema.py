@@ -17,6 +17,7 @@ import msgspec
 
 from tidelog.schemas.codec import Codec, array_of, relaxed
 from tidelog.schemas.documents import decoded, members, shown, told
+from tidelog.schemas.json_cost import Costs
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import Reading
@@ -29,7 +30,7 @@ except ImportError:  # pragma: no cover - tried where it is not installed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.schemas.json_types import Plan
+    from tidelog.schemas.json_types import JsonColumn
 
 REFERENCES_MAX: Final = 200
 REASON_MAX: Final = 300
@@ -49,9 +50,10 @@ class JsonSchemaCodec(Codec):
         self._others: dict[str, Any] = {}
         _gather(schema, registry, self._others)
         self._validates = reading.validates
-        self._plan: Plan | None = None
+        self._plan: JsonColumn | None = None
         try:
             self._validator = jsonschema_rs.validator_for(self._root, retriever=self._found)
+            self._costs = Costs(self._root, self._others)
         except (ValueError, RecursionError) as error:
             why = getattr(error, "message", None) or told(error)
             raise SchemaProblem(f"it is no JSON Schema: {why[:REASON_MAX]}") from None
@@ -100,6 +102,7 @@ class JsonSchemaCodec(Codec):
 
     def _check(self, value: Any) -> None:
         try:
+            self._costs.check(value)
             if self._validator.is_valid(value):
                 return
             if not _is_small(value):
@@ -110,18 +113,14 @@ class JsonSchemaCodec(Codec):
             error = found
         except (ValueError, RecursionError) as problem:
             raise DoesNotFit(f"it cannot be checked: {told(problem)}") from None
-        at = "".join(
-            f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path
-        )
+        at = "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in error.instance_path)
         why = error.message[:REASON_MAX]
-        raise DoesNotFit(
-            f"the JSON schema does not allow it: {at.lstrip('.')}{': ' * bool(at)}{why}"
-        )
+        raise DoesNotFit(f"the JSON schema does not allow it: {at.lstrip('.')}{': ' * bool(at)}{why}")
 
     # Columns.
 
     @property
-    def _columns(self) -> "Plan":
+    def _columns(self) -> "JsonColumn":
         from tidelog.schemas.json_types import plan
 
         if self._plan is None:

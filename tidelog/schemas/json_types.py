@@ -46,7 +46,7 @@ _FRACTIONS: Final = re.compile(r"[.,](\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JsonColumn:
     """The type of a schema, and its values of JSON as columns have them, and back."""
 
     kind: pa.DataType
@@ -76,12 +76,12 @@ class _At:
         return replace(self, path=self.path + step)
 
 
-def plan(root: Any, others: dict[str, Any]) -> Plan:
+def plan(root: Any, others: dict[str, Any]) -> JsonColumn:
     """The plan of a schema; ConfigError names what has no type."""
     return _plan(root, _At(root, others))
 
 
-def _plan(node: Any, at: _At) -> Plan:
+def _plan(node: Any, at: _At) -> JsonColumn:
     if not isinstance(node, dict):
         raise ConfigError(f"{at.name} may be anything; Spark needs a type")
     if id(node) in at.around:
@@ -106,11 +106,11 @@ def _plan(node: Any, at: _At) -> Plan:
     if sorted(others) == ["integer", "number"]:
         others = ["number"]
     if not others:
-        return Plan(pa.null(), _no_value, _no_value, True)
+        return JsonColumn(pa.null(), _no_value, _no_value, True)
     if len(others) > 1:
         raise ConfigError(f"{at.name} is of several types: {', '.join(others)}; Spark has one")
     made = _plan_kind(others[0], node, at)
-    return Plan(made.kind, made.read, made.write, has_null)
+    return JsonColumn(made.kind, made.read, made.write, has_null)
 
 
 def _kinds(node: dict[str, Any], at: _At) -> list[str]:
@@ -128,30 +128,30 @@ def _kinds(node: dict[str, Any], at: _At) -> list[str]:
     raise ConfigError(f"{at.name} says no type; Spark needs one")
 
 
-def _plan_kind(kind: str, node: dict[str, Any], at: _At) -> Plan:
+def _plan_kind(kind: str, node: dict[str, Any], at: _At) -> JsonColumn:
     match kind:
         case "object":
             return _plan_object(node, at)
         case "array":
             return _plan_array(node, at)
         case "string" if node.get("format") == "date-time":
-            return Plan(pa.timestamp("us", "UTC"), _read_time, _write_time)
+            return JsonColumn(pa.timestamp("us", "UTC"), _read_time, _write_time)
         case "string" if node.get("format") == "date":
-            return Plan(pa.date32(), _read_date, _write_date)
+            return JsonColumn(pa.date32(), _read_date, _write_date)
         case "string" if node.get("contentEncoding") == "base64":
-            return Plan(pa.binary(), _read_base64, lambda data: base64.b64encode(data).decode())
+            return JsonColumn(pa.binary(), _read_base64, lambda data: base64.b64encode(data).decode())
         case "string":
-            return Plan(pa.string(), _read_string, _same)
+            return JsonColumn(pa.string(), _read_string, _same)
         case "integer":
-            return Plan(pa.int64(), _read_integer, _same)
+            return JsonColumn(pa.int64(), _read_integer, _same)
         case "number":
-            return Plan(pa.float64(), _read_number, _write_number)
+            return JsonColumn(pa.float64(), _read_number, _write_number)
         case "boolean":
-            return Plan(pa.bool_(), _read_boolean, _same)
+            return JsonColumn(pa.bool_(), _read_boolean, _same)
     raise ConfigError(f"{at.name} is of type {kind!r}, which is none of JSON Schema's")
 
 
-def _plan_object(node: dict[str, Any], at: _At) -> Plan:
+def _plan_object(node: dict[str, Any], at: _At) -> JsonColumn:
     properties = node.get("properties") or {}
     if properties:
         return _plan_struct(properties, node.get("required", ()), at)
@@ -171,10 +171,10 @@ def _plan_object(node: dict[str, Any], at: _At) -> Plan:
     def write(value: Any) -> Any:
         return {name: _write(below, one) for name, one in value.items()}
 
-    return Plan(kind, read, write)
+    return JsonColumn(kind, read, write)
 
 
-def _plan_struct(properties: dict[str, Any], required: Any, at: _At) -> Plan:
+def _plan_struct(properties: dict[str, Any], required: Any, at: _At) -> JsonColumn:
     plans = {name: _plan(one, at.below(f".{name}")) for name, one in properties.items()}
     kind = pa.struct(
         [
@@ -194,10 +194,10 @@ def _plan_struct(properties: dict[str, Any], required: Any, at: _At) -> Plan:
             if value is not None or plans[name].has_null
         }
 
-    return Plan(kind, read, write)
+    return JsonColumn(kind, read, write)
 
 
-def _plan_array(node: dict[str, Any], at: _At) -> Plan:
+def _plan_array(node: dict[str, Any], at: _At) -> JsonColumn:
     items = node.get("items")
     if not isinstance(items, dict) or "prefixItems" in node:
         raise ConfigError(f"{at.name} is an array whose items have no one type; Spark needs one")
@@ -207,19 +207,19 @@ def _plan_array(node: dict[str, Any], at: _At) -> Plan:
     def read(value: Any) -> Any:
         return [_read(below, one) for one in _as(list, value, "array")]
 
-    return Plan(kind, read, lambda values: [_write(below, one) for one in values])
+    return JsonColumn(kind, read, lambda values: [_write(below, one) for one in values])
 
 
-def _plan_one(choices: Any, at: _At) -> Plan:
+def _plan_one(choices: Any, at: _At) -> JsonColumn:
     """One of several; null among them makes the other nullable."""
     others = [one for one in choices if not (isinstance(one, dict) and one.get("type") == "null")]
     if len(others) != 1:
         raise ConfigError(f"{at.name} is one of several schemas; Spark has one type")
     made = _plan(others[0], at)
-    return Plan(made.kind, made.read, made.write, made.has_null or len(others) < len(choices))
+    return JsonColumn(made.kind, made.read, made.write, made.has_null or len(others) < len(choices))
 
 
-def _plan_all(node: dict[str, Any], at: _At) -> Plan:
+def _plan_all(node: dict[str, Any], at: _At) -> JsonColumn:
     """All of several: their properties together, if they are objects."""
     merged = {name: one for name, one in node.items() if name != "allOf"}
     for one in node["allOf"]:
@@ -273,11 +273,11 @@ def _resolved(reference: Any, at: _At) -> tuple[Any, Any]:
 # Values.
 
 
-def _read(below: Plan, value: Any) -> Any:
+def _read(below: JsonColumn, value: Any) -> Any:
     return None if value is None else below.read(value)
 
 
-def _write(below: Plan, value: Any) -> Any:
+def _write(below: JsonColumn, value: Any) -> Any:
     return None if value is None else below.write(value)
 
 

@@ -49,9 +49,7 @@ class ProtobufCodec(Codec):
             raise SchemaProblem("the Protobuf schema has no message")
         if name is None:
             return next(iter(self._ways.values()))
-        found = [
-            pair for full, pair in self._ways.items() if name == full or full.endswith(f".{name}")
-        ]
+        found = [pair for full, pair in self._ways.items() if name == full or full.endswith(f".{name}")]
         if len(found) != 1:
             known = ", ".join(self._ways)
             raise SchemaProblem(f"which message is {name!r}? The schema has {known}")
@@ -109,9 +107,7 @@ class ProtobufCodec(Codec):
         message = parser.make()
         try:
             check(self.message, found)
-            json_format.ParseDict(
-                found, message, descriptor_pool=parser.pool, max_recursion_depth=DEPTH_MAX
-            )
+            json_format.ParseDict(found, message, descriptor_pool=parser.pool, max_recursion_depth=DEPTH_MAX)
             data: bytes = parser.make.SerializeToString(message, deterministic=True)
             return self.prefix + data
         except DoesNotFit:
@@ -153,8 +149,7 @@ class ProtobufCodec(Codec):
             name = writer.parser(found).descriptor.full_name
             if name != self.message.full_name:
                 raise DoesNotFit(
-                    f"it is a {name}, not a {self.message.full_name}; set value.message or "
-                    "key.message"
+                    f"it is a {name}, not a {self.message.full_name}; set value.message or key.message"
                 )
             way = found
             data.append(rest)

@@ -19,14 +19,7 @@ from tidelog.schemas.codec import array_of, relaxed
 from tidelog.schemas.documents import parsed, text
 from tidelog.schemas.problems import DoesNotFit
 from tidelog.schemas.protobuf_documents import JSONS, check_numbers, is_map
-from tidelog.schemas.protobuf_types import (
-    DURATION,
-    SCALARS,
-    TIMESTAMP,
-    WRAPPERS,
-    message_type,
-    single_type,
-)
+from tidelog.schemas.protobuf_types import DURATION, SCALARS, TIMESTAMP, WRAPPERS, message_type, single_type
 
 US_PER_SECOND: Final = 1_000_000
 NS_PER_US: Final = 1000
@@ -51,9 +44,7 @@ class Budget:
     def take(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise DoesNotFit(
-                f"the lists in it have more than {self._max} values, too many for its size"
-            )
+            raise DoesNotFit(f"the lists in it have more than {self._max} values, too many for its size")
 
 
 Column = Callable[[list[Any], Budget], pa.Array]
@@ -150,9 +141,7 @@ def _list(single: Column, field: Any, get: Callable[[Any], Any]) -> Column:
     return column
 
 
-def _map(
-    written: Any, wanted: Any, at: str, kind: pa.DataType, get: Callable[[Any], Any]
-) -> Column:
+def _map(written: Any, wanted: Any, at: str, kind: pa.DataType, get: Callable[[Any], Any]) -> Column:
     own, theirs = written.message_type.fields_by_name, wanted.message_type.fields_by_name
     keys = _single(own["key"], theirs["key"], f"{at}{{}}")
     values = _single(own["value"], theirs["value"], f"{at}{{}}")
@@ -275,9 +264,7 @@ Arguments = Callable[[Any], Any]
 def writer(descriptor: Any) -> Arguments:
     """What makes a message's arguments of a row's fields."""
     fields = {one.name: _argument(one) for one in descriptor.fields}
-    groups = [
-        [one.name for one in group.fields] for group in descriptor.oneofs if len(group.fields) > 1
-    ]
+    groups = [[one.name for one in group.fields] for group in descriptor.oneofs if len(group.fields) > 1]
 
     def convert(row: dict[str, Any]) -> dict[str, Any]:
         for names in groups:

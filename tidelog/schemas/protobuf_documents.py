@@ -3,11 +3,13 @@
 Rule 1: a message that becomes JSON has no more values than a record of its size may cost, counting
         those that are not in the payload: two bytes can be a message of a thousand fields.
 Rule 2: JSON that becomes a message is taken as it is, or refused. json_format skips what is no
-        base64, takes one of two equal keys, and takes whole numbers by way of doubles.
+        base64, takes one of two equal keys, takes whole numbers by way of doubles, and rounds those
+        that no double has. A fraction is rounded to the nearest double, as in all JSON.
 """
 
 import base64
 import re
+import struct
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ JSONS: Final = frozenset(f"google.protobuf.{one}" for one in ("Struct", "Value",
 EXACT_MAX: Final = 2**53
 """Up to this number a double has every integer."""
 STRING, BYTES = 9, 12
+FLOATS: Final = {1: struct.Struct("d"), 2: struct.Struct("f")}
+_NAMES: Final = {1: "double", 2: "float"}
 LONGS: Final = frozenset((3, 4, 6, 16, 18))
 INTEGERS: Final = LONGS | {5, 7, 13, 15, 17}
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
@@ -66,9 +70,7 @@ class Look:
     def _take(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise DoesNotFit(
-                f"the lists in it have more than {self._max} values, too many for its size"
-            )
+            raise DoesNotFit(f"the lists in it have more than {self._max} values, too many for its size")
 
 
 def check(descriptor: Any, document: Any) -> None:
@@ -119,14 +121,14 @@ def _check_one(field: Any, value: Any, name: str) -> None:
         check(field.message_type, value)
     elif field.type == BYTES:
         _check_base64(value, name)
+    elif field.type in FLOATS and not _has(FLOATS[field.type], _number(value)):
+        raise DoesNotFit(f"{name} is {shown(value)}, which no {_NAMES[field.type]} has")
     elif field.type in LONGS and abs(_number(value)) >= EXACT_MAX and type(_number(value)) is float:
         raise DoesNotFit(f"{name} is {shown(value)}; write it without a point and an exponent")
 
 
 def _check_keys(value: dict[str, Any], name: str) -> None:
-    if any(type(_number(one)) is float for one in value) or (
-        len(set(map(_number, value))) < len(value)
-    ):
+    if any(type(_number(one)) is float for one in value) or (len(set(map(_number, value))) < len(value)):
         raise DoesNotFit(f"{name} has a key twice, or one that is no whole number")
 
 
@@ -149,16 +151,17 @@ def check_numbers(value: Any) -> None:
     if isinstance(value, list):
         for one in value:
             check_numbers(one)
-    elif type(value) is int and (abs(value) > EXACT_MAX and not _is_double(value)):
+    elif type(value) is int and not _has(FLOATS[1], value):
         raise DoesNotFit(f"no double has {shown(value)}, and numbers of a Struct are doubles")
     elif type(value) is float and value - value != 0:
         raise DoesNotFit("a number in it is too large, or none; a Struct cannot say it")
 
 
-def _is_double(value: int) -> bool:
+def _has(kind: struct.Struct, value: float) -> bool:
+    """Whether a double or a float is exactly a number, if that is whole; others are rounded."""
     try:
-        return int(float(value)) == value
-    except OverflowError:
+        return type(value) is not int or kind.unpack(kind.pack(value))[0] == value
+    except (OverflowError, struct.error):
         return False
 
 

@@ -44,17 +44,7 @@ TIMESTAMP: Final = "google.protobuf.Timestamp"
 DURATION: Final = "google.protobuf.Duration"
 WRAPPERS: Final = frozenset(
     f"google.protobuf.{one}Value"
-    for one in (
-        "Double",
-        "Float",
-        "Int64",
-        "UInt64",
-        "Int32",
-        "UInt32",
-        "Bool",
-        "String",
-        "Bytes",
-    )
+    for one in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 FIELDS_MAX: Final = 10_000
 """How many fields a type may have, with those of messages inside of messages."""
@@ -129,10 +119,7 @@ _OF_ARROW: Final = {
     pa.duration("us"): DURATION,
 }
 _KEYS: Final = ("bool", "int32", "int64", "string")
-_IMPORTS: Final = {
-    TIMESTAMP: "google/protobuf/timestamp.proto",
-    DURATION: "google/protobuf/duration.proto",
-}
+_IMPORTS: Final = {TIMESTAMP: "google/protobuf/timestamp.proto", DURATION: "google/protobuf/duration.proto"}
 
 
 def proto_text(kind: pa.DataType, name: str) -> str:

@@ -199,8 +199,7 @@ def _pooled(files: dict[str, Any]) -> Any:
             found = files[name]
         else:
             raise SchemaProblem(
-                f"the schema imports {name}, which is neither among its references nor a "
-                "well-known type"
+                f"the schema imports {name}, which is neither among its references nor a well-known type"
             )
         for one in found.dependency:
             add(one, (*around, name))

@@ -76,13 +76,15 @@ class Registry:
     """One registry. Safe to be used by several threads."""
 
     def __init__(
-        self, url: str, *, user_info: str | None = None, transport: Any = None,
+        self,
+        url: str,
+        *,
+        user_info: str | None = None,
+        transport: Any = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"schema.registry.url must be http:// or https://, not {_shown(url)!r}"
-            )
+            raise ConfigError(f"schema.registry.url must be http:// or https://, not {_shown(url)!r}")
         self.url = re.sub(r"//[^/?#]*@", "//", url).rstrip("/")
         if "@" in self.url:
             raise ConfigError(
@@ -102,10 +104,12 @@ class Registry:
         user, _, password = (user_info or "").partition(":")
         self._seconds_max = timeout_seconds
         self._http = httpx.Client(
-            timeout=timeout_seconds, transport=transport, trust_env=False,
+            timeout=timeout_seconds,
+            transport=transport,
+            trust_env=False,
             auth=(user, password) if user_info else None,
             headers={"Accept": CONTENT_TYPE, "Accept-Encoding": "identity"},
-        )  # fmt: skip
+        )
         self._schemas: dict[tuple[int, str], Schema] = {}
         self._lock = threading.Lock()
 
@@ -132,9 +136,8 @@ class Registry:
         query = {"format": form} if form else {}
         path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
         return self._ask(
-            "GET", path, lambda it: Registered(_id(it), int(it["version"]), _schema(it)),
-            query=query,
-        )  # fmt: skip
+            "GET", path, lambda it: Registered(_id(it), int(it["version"]), _schema(it)), query=query
+        )
 
     def register(self, subject: str, schema: Schema) -> int:
         """The id of a schema in a subject, which is registered there if it is new."""
@@ -150,9 +153,14 @@ class Registry:
         return self._ask("POST", path, _id, body=body)
 
     def _ask(
-        self, method: str, path: str, make: Callable[[dict[str, Any]], T], *,
-        query: Mapping[str, str] | None = None, body: Any = None,
-    ) -> T:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        make: Callable[[dict[str, Any]], T],
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+    ) -> T:
         headers = {"Content-Type": CONTENT_TYPE} if body is not None else {}
         failure = ""
         for left in reversed(range(TRIES_MAX)):
@@ -163,12 +171,7 @@ class Registry:
                 break
             try:
                 with self._http.stream(
-                    method,
-                    self.url + path,
-                    params=query or None,
-                    json=body,
-                    headers=headers,
-                    timeout=seconds,
+                    method, self.url + path, params=query or None, json=body, headers=headers, timeout=seconds
                 ) as answer:
                     data = self._body(answer, path, ends)
             except httpx.RequestError as error:
@@ -205,9 +208,7 @@ class Registry:
                 raise httpx.ReadTimeout(f"no whole answer in {self._seconds_max:g} s")
         return bytes(data)
 
-    def _understood(
-        self, status: int, data: bytes, path: str, make: Callable[[dict[str, Any]], T]
-    ) -> T:
+    def _understood(self, status: int, data: bytes, path: str, make: Callable[[dict[str, Any]], T]) -> T:
         try:
             document = json.loads(data)
         except (ValueError, RecursionError):
@@ -224,8 +225,7 @@ class Registry:
         hint = {
             401: "set schema.registry.basic.auth.user.info",
             403: "its user may not do that",
-            404: "the id or the subject is not there: is it the registry that the records were "
-            "written with?",
+            404: "the id or the subject is not there: is it the registry that the records were written with?",
             409: "a schema that readers of the older ones cannot follow; change it, or the "
             "subject's compatibility",
             422: "it is no schema that the registry understands",

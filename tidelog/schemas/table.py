@@ -46,9 +46,7 @@ class SchemaFormat:
     """As registries say it: `schemaType`."""
     module: str
 
-    def codec(
-        self, schema: "Schema", registry: "Registry | None", reading: Reading = PLAIN
-    ) -> "Codec":
+    def codec(self, schema: "Schema", registry: "Registry | None", reading: Reading = PLAIN) -> "Codec":
         """What reads and writes by a schema; made once for each schema in a process."""
         if len(schema.text) > SCHEMA_BYTES_MAX:
             raise SchemaProblem(

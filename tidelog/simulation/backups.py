@@ -23,9 +23,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidelog.backup import creating, restoring
-from tidelog.backup.asking import BackupClient
 from tidelog.backup.checking import verify
 from tidelog.backup.chunks import batches_of, read_chunk
+from tidelog.backup.cluster_requests import BackupClient
 from tidelog.backup.creating import load_manifests
 from tidelog.backup.manifest import Manifest, PartitionBackup
 from tidelog.backup.problems import Damaged, Differs
@@ -137,8 +137,7 @@ class Taken:
     def may_bring_back(self, topic: str) -> bool:
         """Whether it says of a topic that keys may be back that were deleted meanwhile."""
         return any(
-            note.startswith(f"{topic}:") and "delete.retention.ms" in note
-            for note in self.manifest.notes
+            note.startswith(f"{topic}:") and "delete.retention.ms" in note for note in self.manifest.notes
         )
 
     def part(self, place: TopicPartition) -> PartitionBackup:
@@ -200,14 +199,20 @@ class Backups:
         load, queues = self._load, self._load.queues
         taken = Taken(
             manifest=None,  # type: ignore[arg-type]  # it comes
-            begun=load.registers.tick(), records_begun=load.history.tick(),
-            published=dict(queues.published), done=frozenset(queues.acked),
-            appended=dict(queues.appended), read=queues.pointers(),
-        )  # fmt: skip
+            begun=load.registers.tick(),
+            records_begun=load.history.tick(),
+            published=dict(queues.published),
+            done=frozenset(queues.acked),
+            appended=dict(queues.appended),
+            read=queues.pointers(),
+        )
         made = await creating.create(
-            self._addresses(), self.storage, creating.Wish(chunk_bytes=_CHUNK_BYTES),
-            now_ms=self._host.process.clock.wall_ms, connect=self._connect,
-        )  # fmt: skip
+            self._addresses(),
+            self.storage,
+            creating.Wish(chunk_bytes=_CHUNK_BYTES),
+            now_ms=self._host.process.clock.wall_ms,
+            connect=self._connect,
+        )
         taken.manifest = made.manifest
         taken.maybe_done = frozenset(queues.maybe_acked)
         taken.attempted = frozenset(queues.attempted)
@@ -222,9 +227,12 @@ class Backups:
             nonlocal resume
             resumes, resume = resume, True
             await restoring.restore(
-                self._addresses(), self.storage, taken.manifest,
-                restoring.Wish(prefix=INTO, resume=resumes), connect=self._connect,
-            )  # fmt: skip
+                self._addresses(),
+                self.storage,
+                taken.manifest,
+                restoring.Wish(prefix=INTO, resume=resumes),
+                connect=self._connect,
+            )
 
         await self._insist(attempt)
         self._restored = taken
@@ -292,9 +300,7 @@ class Backups:
     def _judge_records(self, taken: Taken) -> None:
         load = self._load
         found = {
-            str(place): {
-                offset: value or b"" for offset, _, value in self._records(taken.part(place))
-            }
+            str(place): {offset: value or b"" for offset, _, value in self._records(taken.part(place))}
             for place in load.streams
         }
         there: dict[str, dict[Offset, bytes]] = {str(place): {} for place in load.streams}
@@ -337,9 +343,7 @@ class Backups:
             read: dict[Offset, bytes] = {}
             while offset < part.end:
                 topic = http.topic(prefix + place.topic)
-                page = await _patiently(
-                    partial(topic.read, place.partition, offset, encoding="text")
-                )
+                page = await _patiently(partial(topic.read, place.partition, offset, encoding="text"))
                 read |= {one.offset: str(one.value).encode() for one in page.records}
                 if page.next_offset == offset:
                     world.fail(SAME, f"{prefix}{place} ends at {offset}, not at {part.end}")
@@ -361,11 +365,13 @@ class Backups:
         """Restore everything into a cluster of one node, which nothing befalls."""
         outer = self._world
         with World(
-            f"{outer.seed} elsewhere", nodes=1, replay=outer._replay,
+            f"{outer.seed} elsewhere",
+            nodes=1,
+            replay=outer._replay,
             node_factory=lambda host, number: real_node(
                 host, number, http=http_of(number), **self._load.elsewhere
             ),
-        ) as world:  # fmt: skip
+        ) as world:
             world.start()
             host = world.client("story")
             connect = partial(BackupClient, network=host.network, timeout_seconds=_TIMEOUT_SECONDS)
@@ -373,14 +379,11 @@ class Backups:
             async def restore() -> None:
                 try:
                     await restoring.restore(
-                        bootstrap(1), self.storage, taken.manifest, restoring.Wish(),
-                        connect=connect,
-                    )  # fmt: skip
+                        bootstrap(1), self.storage, taken.manifest, restoring.Wish(), connect=connect
+                    )
                 except TidelogError as error:
                     world.fail(SAME, f"{taken.manifest.id} cannot be restored: {error}")
-                http = http_client(
-                    world, host, world.fork("http"), nodes=[1], timeout=_TIMEOUT_SECONDS
-                )
+                http = http_client(world, host, world.fork("http"), nodes=[1], timeout=_TIMEOUT_SECONDS)
                 await self._compare(world, http, taken, "")
                 if taken.manifest.topic(QUEUES_TOPIC) is not None:
                     await self._compare_queue(world, http, taken)
@@ -433,9 +436,7 @@ class Backups:
                 found[message.id] = to_json(message.value)
         for offset, value in taken.appended.items():
             if found.get(offset) != value:
-                world.fail(
-                    HAS, f"{offset} of queue {queue_id}: {found.get(offset)!r}, not {value!r}"
-                )
+                world.fail(HAS, f"{offset} of queue {queue_id}: {found.get(offset)!r}, not {value!r}")
         for offset, value in found.items():
             if value not in taken.attempted:
                 world.fail(INVENTS, f"{offset} of queue {queue_id}: nobody has appended {value!r}")

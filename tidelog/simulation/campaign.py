@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from tidelog.simulation.coverage import Met
+from tidelog.simulation.met import Met
 
 _HASH_SEED: Final = "PYTHONHASHSEED"
 
@@ -53,7 +52,7 @@ class Played:
     trace_hash: str
     trace: list[str]
     finding: Finding | None
-    met: "Met"
+    met: Met
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ class Totals:
     acknowledged: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    met: "Met | None" = None
+    met: Met | None = None
     _hash: Any = field(default_factory=lambda: blake2b(digest_size=16))
 
     def add(self, played: Played) -> None:
@@ -104,11 +103,7 @@ def replay_command(seed: int, kinds: Collection[str] | None, story: str | None =
 
 
 def play_seed(
-    seed: int,
-    *,
-    kinds: Collection[str] | None = None,
-    keep: bool = False,
-    story: str | None = None,
+    seed: int, *, kinds: Collection[str] | None = None, keep: bool = False, story: str | None = None
 ) -> Played:
     """Play one seed here and now."""
     from tidelog.simulation.swarm import make_plan, play
@@ -119,10 +114,14 @@ def play_seed(
     finding = None
     if (violation := outcome.violation) is not None:
         finding = Finding(
-            seed=seed, name=violation.name, problem=violation.problem, at_seconds=violation.at,
-            trace=violation.trace[-20:], replay=violation.replay,
+            seed=seed,
+            name=violation.name,
+            problem=violation.problem,
+            at_seconds=violation.at,
+            trace=violation.trace[-20:],
+            replay=violation.replay,
             faults=[str(fault) for fault in plan.faults],
-        )  # fmt: skip
+        )
     return Played(
         seed=seed,
         events=outcome.events,
@@ -138,9 +137,7 @@ def play_seed(
     )
 
 
-def shrink_seed(
-    seed: int, *, kinds: Collection[str] | None = None, story: str | None = None
-) -> Finding:
+def shrink_seed(seed: int, *, kinds: Collection[str] | None = None, story: str | None = None) -> Finding:
     """The fewest faults with which a seed that fails still fails."""
     from tidelog.simulation.shrink import shrink
     from tidelog.simulation.swarm import make_plan, play
@@ -151,10 +148,15 @@ def shrink_seed(
     violation = outcome.violation
     assert violation is not None
     return Finding(
-        seed=seed, name=violation.name, problem=violation.problem, at_seconds=violation.at,
-        trace=violation.trace[-20:], replay=replay, shrunk=True,
+        seed=seed,
+        name=violation.name,
+        problem=violation.problem,
+        at_seconds=violation.at,
+        trace=violation.trace[-20:],
+        replay=replay,
+        shrunk=True,
         faults=[str(fault) for fault in plan.faults],
-    )  # fmt: skip
+    )
 
 
 class Campaign:
@@ -186,17 +188,13 @@ class Campaign:
         waiting: deque[Future[Played]] = deque()
         for seed in seeds:
             with _fixed_hash_seed():  # a further worker may be started now
-                waiting.append(
-                    self._pool.submit(play_seed, seed, kinds=kinds, keep=keep, story=story)
-                )
+                waiting.append(self._pool.submit(play_seed, seed, kinds=kinds, keep=keep, story=story))
             if len(waiting) > 2 * self._workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def shrink(
-        self, seed: int, *, kinds: Collection[str] | None = None, story: str | None = None
-    ) -> Finding:
+    def shrink(self, seed: int, *, kinds: Collection[str] | None = None, story: str | None = None) -> Finding:
         return self._pool.submit(shrink_seed, seed, kinds=kinds, story=story).result()
 
     def close(self) -> None:

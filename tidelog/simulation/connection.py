@@ -43,11 +43,7 @@ class End(asyncio.Transport):
     """
 
     def __init__(
-        self,
-        network: "SimulatedNetwork",
-        process: Process,
-        at: tuple[str, int],
-        peer_at: tuple[str, int],
+        self, network: "SimulatedNetwork", process: Process, at: tuple[str, int], peer_at: tuple[str, int]
     ) -> None:
         super().__init__()
         self.process = process
@@ -294,8 +290,7 @@ class End(asyncio.Transport):
             return
         size = len(data)
         self._network.trace.note(
-            self.process.name,
-            f"< {self._peer_at[0]}:{self._peer_at[1]} {size} bytes {zlib.crc32(data):08x}",
+            self.process.name, f"< {self._peer_at[0]}:{self._peer_at[1]} {size} bytes {zlib.crc32(data):08x}"
         )
         peer = self.peer
         peer.in_flight -= size

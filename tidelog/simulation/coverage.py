@@ -9,7 +9,7 @@ Rule 3: counting changes nothing: a seed has the same history with it and withou
 | section    | a name is                                     | what there is                      |
 |------------|-----------------------------------------------|------------------------------------|
 | apis       | a request of Kafka's protocol                 | `APIS` of `wire/apis.py`           |
-| peers      | a message from node to node                   | the handlers of a node's `Member`  |
+| peers      | a message from node to node                   | the handlers of a `ClusterMember`  |
 | work       | work that the leader of a partition does      | the servers of a node's `Serving`  |
 | verbs      | what an operator asks of a node over HTTP     | `OPERATIONS` of the face's modules |
 | faults     | a kind of fault, or of an operator's order    | `EVERY_KIND` of `situations.py`    |
@@ -20,20 +20,20 @@ Rule 3: counting changes nothing: a seed has the same history with it and withou
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
 from inspect import signature
 from itertools import combinations
 from typing import Any, Final
 
-from tidelog.broker.requests import Requests
 from tidelog.broker.serving import Serving
 from tidelog.cluster.hub import Hub
 from tidelog.cluster.quorum import Quorum
 from tidelog.faces.http.api import Call
+from tidelog.kafka.requests import Requests
 from tidelog.model import INTERNAL_TOPICS
 from tidelog.simulation.machine import Machine
+from tidelog.simulation.met import Met
 from tidelog.simulation.operators import VERBS, verb_of
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.quorum import quorum_of
@@ -41,16 +41,6 @@ from tidelog.simulation.situations import EVERY_KIND, SITUATIONS
 from tidelog.simulation.world import World
 from tidelog.wire.apis import APIS, Api
 
-SECTIONS: Final = {
-    "apis": "requests of Kafka's protocol",
-    "peers": "messages between nodes",
-    "work": "work for the leader of a partition",
-    "verbs": "operators' verbs",
-    "faults": "faults and orders",
-    "situations": "situations",
-    "roles": "faults, by the role that they hit",
-    "pairs": "pairs of faults",
-}
 PAIR_SECONDS: Final = 5.0
 _VICTIMS: Final = ("node", "source", "target")
 """The arguments of a fault that say whom it hits."""
@@ -72,41 +62,23 @@ class Role(StrEnum):
     """Not up yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Met:
-    """How often one seed, or many, met what: by section, and by name."""
+def names(met: Met, section: str) -> list[str]:
+    """What there is, and what was met beyond that."""
+    there_is = {
+        "apis": [api.title for api in APIS],
+        "verbs": [verb_of(operation) for operation in VERBS],
+        "faults": list(EVERY_KIND),
+        "situations": [situation.name for situation in SITUATIONS],
+        "roles": [cell(kind, role) for kind in EVERY_KIND if hits_nodes(kind) for role in Role],
+        "pairs": [_pair(*kinds) for kinds in combinations(EVERY_KIND, 2)],
+    }.get(section) or sorted(met.tables[section])
+    return list(dict.fromkeys([*there_is, *sorted(met.counts[section])]))
 
-    counts: dict[str, Counter[str]] = field(
-        default_factory=lambda: {section: Counter() for section in SECTIONS}
-    )
-    tables: dict[str, set[str]] = field(default_factory=lambda: {"peers": set(), "work": set()})
-    """The names in the tables that a node makes when it starts."""
 
-    def add(self, other: "Met") -> None:
-        for section, counts in other.counts.items():
-            self.counts[section].update(counts)
-        for section, names in other.tables.items():
-            self.tables[section] |= names
-
-    def count(self, section: str, name: str) -> None:
-        self.counts[section][name] += 1
-
-    def never(self, section: str) -> list[str]:
-        """What there is and was not met, in order."""
-        met = self.counts[section]
-        return [name for name in self.names(section) if not met[name]]
-
-    def names(self, section: str) -> list[str]:
-        """What there is, and what was met beyond that."""
-        there_is = {
-            "apis": [api.title for api in APIS],
-            "verbs": [verb_of(operation) for operation in VERBS],
-            "faults": list(EVERY_KIND),
-            "situations": [situation.name for situation in SITUATIONS],
-            "roles": [cell(kind, role) for kind in EVERY_KIND if hits_nodes(kind) for role in Role],
-            "pairs": [_pair(*kinds) for kinds in combinations(EVERY_KIND, 2)],
-        }.get(section) or sorted(self.tables[section])
-        return list(dict.fromkeys([*there_is, *sorted(self.counts[section])]))
+def never(met: Met, section: str) -> list[str]:
+    """What there is and was not met, in order."""
+    counts = met.counts[section]
+    return [name for name in names(met, section) if not counts[name]]
 
 
 def hits_nodes(kind: str) -> bool:
@@ -171,9 +143,7 @@ class Coverage:
         for role in sorted(roles):
             self.met.count("roles", cell(kind, role))
         if roles or world.faults.total() > before:
-            others = {
-                other for at, other in self._befallen if at >= world.now - PAIR_SECONDS
-            } - {kind}  # fmt: skip
+            others = {other for at, other in self._befallen if at >= world.now - PAIR_SECONDS} - {kind}
             for other in sorted(others):
                 self.met.count("pairs", _pair(*sorted((kind, other), key=list(EVERY_KIND).index)))
             self._befallen.append((world.now, kind))

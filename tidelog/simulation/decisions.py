@@ -19,8 +19,8 @@ from tidelog.errors import TidelogError
 from tidelog.simulation.history import Transacting
 from tidelog.simulation.transaction_watch import BATCH
 from tidelog.simulation.transactional import NOT_DONE, Producer, Value
-from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
+from tidelog.wire.batches_decided import Counting
 
 if TYPE_CHECKING:
     from tidelog.simulation.transactions import TransactionLoad
@@ -122,35 +122,42 @@ class Driver:
         members = []
         for slot, rows in enumerate(shares):
             member = Producer(
-                self._name, f"{self._group}.{slot}", me.client, me.generator, bumps=True,
+                self._name,
+                f"{self._group}.{slot}",
+                me.client,
+                me.generator,
+                bumps=True,
                 timeout_ms=load.txn_pace.timeout_ms * _TIMEOUT_FACTOR,
                 patience_seconds=load.txn_pace.patience_seconds,
                 wall_ms=self.host.process.clock.wall_ms,
-            )  # fmt: skip
+            )
             await member.init()
             for row in rows:
                 value = Value("b", label, row, f"{self._group}/{batch}/{row}").encode()
                 await load.send(member, txn, me.choose(load.places), [value])
             members.append(
                 {
-                    "transactional_id": member.id, "producer_id": member.producer_id,
+                    "transactional_id": member.id,
+                    "producer_id": member.producer_id,
                     "producer_epoch": member.epoch,
                 }
-            )  # fmt: skip
+            )
         return members
 
     async def _commit(self, batch: int, members: list[dict[str, Any]], after: int) -> bool:
         """Ask for the decision until it is known; whether it is this request's."""
         fields = {
-            "group": self._group, "batch_id": batch, "after": after,
-            "counting": Counting.QUERY.value, "members": members, "proof": proof_of(batch),
-        }  # fmt: skip
+            "group": self._group,
+            "batch_id": batch,
+            "after": after,
+            "counting": Counting.QUERY.value,
+            "members": members,
+            "proof": proof_of(batch),
+        }
 
         async def attempt() -> Any:
             try:
-                answer = await self._me.client.of(
-                    self._group, TRANSACTION_KEY, Api.COMMIT_GROUP, 2, fields
-                )
+                answer = await self._me.client.of(self._group, TRANSACTION_KEY, Api.COMMIT_GROUP, 2, fields)
             except ConnectionFailed:
                 self._was_lost = True
                 raise

@@ -134,6 +134,7 @@ async def _alter(world: World, topic: str, change: ConfigChange) -> None:
 
 def _client(world: World) -> AdminClient:
     return AdminClient(
-        ",".join(map(bootstrap, world.machines)), network=world.client("operator").network,
+        ",".join(map(bootstrap, world.machines)),
+        network=world.client("operator").network,
         timeout_seconds=_TIMEOUT_SECONDS,
-    )  # fmt: skip
+    )

@@ -30,7 +30,8 @@ def draw_few_descriptors(plan: Plan, choose: random.Random, enabled: Collection[
         plan,
         [
             Fault(
-                at, "exhaust_descriptors",
+                at,
+                "exhaust_descriptors",
                 {
                     "node": choose.randint(1, plan.nodes),
                     "left": choose.choice((0, 0, 0, 1, 3, -5)),
@@ -39,7 +40,7 @@ def draw_few_descriptors(plan: Plan, choose: random.Random, enabled: Collection[
             )
             for at in times
         ],
-    )  # fmt: skip
+    )
 
 
 def draw_interrupts(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
@@ -49,12 +50,11 @@ def draw_interrupts(plan: Plan, choose: random.Random, enabled: Collection[str])
         plan,
         [
             Fault(
-                at, "interrupt_disk",
-                {"node": choose.randint(1, plan.nodes), "times": choose.randint(1, 3)},
+                at, "interrupt_disk", {"node": choose.randint(1, plan.nodes), "times": choose.randint(1, 3)}
             )
             for at in times
         ],
-    )  # fmt: skip
+    )
 
 
 def exhaust_descriptors(world: World, node: int, left: int, seconds: float) -> None:

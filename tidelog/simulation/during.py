@@ -16,13 +16,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from tidelog.client.cluster import Refused
 from tidelog.client.kafka import KafkaClient
 from tidelog.errors import TidelogError
 from tidelog.records import Record, encode_batch
+from tidelog.simulation.node_calls import raise_error
 from tidelog.simulation.nodes import bootstrap
+from tidelog.simulation.story import create_topic
 from tidelog.simulation.world import World
 
 GOES_ON: Final = "writes go on during a fault"
@@ -35,12 +34,7 @@ _CHECK_EVERY: Final = 50
 
 
 def writes_go_on(
-    world: World,
-    begin: Callable[[], object],
-    *,
-    what: str,
-    seconds: float,
-    allowed_seconds: float,
+    world: World, begin: Callable[[], object], *, what: str, seconds: float, allowed_seconds: float
 ) -> None:
     """Let `begin` start the fault `what` once the cluster acknowledges writes to every partition.
 
@@ -54,13 +48,7 @@ class _Prober:
     """Writes to every partition of a topic of its own, one record after the other."""
 
     def __init__(
-        self,
-        world: World,
-        begin: Callable[[], object],
-        *,
-        what: str,
-        seconds: float,
-        allowed_seconds: float,
+        self, world: World, begin: Callable[[], object], *, what: str, seconds: float, allowed_seconds: float
     ) -> None:
         assert seconds > allowed_seconds, "or nothing would be judged"
         self._world = world
@@ -80,7 +68,7 @@ class _Prober:
         self._world.invariant(GOES_ON, self._problem, every=_CHECK_EVERY)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._client.spawn(work).add_done_callback(_raise)
+        self._client.spawn(work).add_done_callback(raise_error)
 
     def _problem(self) -> str | None:
         now = self._world.now
@@ -88,10 +76,7 @@ class _Prober:
             return None
         for partition, asked_at in self._asked_at.items():
             if now - asked_at > self._allowed_seconds:
-                return (
-                    f"{self._what}: a write to {TOPIC}-{partition} has waited for "
-                    f"{now - asked_at:.1f} s"
-                )
+                return f"{self._what}: a write to {TOPIC}-{partition} has waited for {now - asked_at:.1f} s"
         return None
 
     # What it does.
@@ -118,9 +103,8 @@ class _Prober:
             nodes = list(self._world.machines)
             self._random.shuffle(nodes)
             client = KafkaClient(
-                ",".join(map(bootstrap, nodes)), network=self._client.network,
-                timeout_seconds=_ASK_SECONDS,
-            )  # fmt: skip
+                ",".join(map(bootstrap, nodes)), network=self._client.network, timeout_seconds=_ASK_SECONDS
+            )
             try:
                 async with asyncio.timeout(_TRY_SECONDS):
                     return await work(client)
@@ -131,21 +115,14 @@ class _Prober:
                 client.close()
 
     async def _create(self, client: KafkaClient) -> None:
-        try:
-            await client.create_topic(
-                TOPIC, partitions=len(self._partitions),
-                replication=min(3, len(self._world.machines)),
-                configs={"min.insync.replicas": "2"},
-            )  # fmt: skip
-        except Refused as error:
-            if error.code != ErrorCode.topic_already_exists:  # it was, and the answer was lost
-                raise
+        await create_topic(
+            client,
+            TOPIC,
+            partitions=len(self._partitions),
+            replication=min(3, len(self._world.machines)),
+            configs={"min.insync.replicas": "2"},
+        )
 
     async def _write(self, client: KafkaClient, partition: int) -> None:
         record = Record(value=b"probe", timestamp_ms=self._client.process.clock.wall_ms())
         await client.produce(TOPIC, partition, encode_batch([record]))
-
-
-def _raise(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled():
-        task.result()

@@ -42,9 +42,10 @@ def _voters(plan: Plan) -> int:
 def snapshots(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
     """The metadata is trimmed, and sent as snapshots, all the while."""
     node = {
-        **plan.node, "metadata_snapshot_records": choose.choice((10, 30, 100)),
+        **plan.node,
+        "metadata_snapshot_records": choose.choice((10, 30, 100)),
         "metadata_log_segment_bytes": choose.choice((1000, 10_000, 1 << 20)),
-    }  # fmt: skip
+    }
     return replace(plan, node=node)
 
 
@@ -92,9 +93,10 @@ async def _change_voter(world: World, node: NodeId) -> None:
 
 def _admin(world: World) -> MembersClient:
     return MembersClient(
-        ",".join(map(bootstrap, world.machines)), network=world.client("operator").network,
+        ",".join(map(bootstrap, world.machines)),
+        network=world.client("operator").network,
         timeout_seconds=_TIMEOUT_SECONDS,
-    )  # fmt: skip
+    )
 
 
 # Disks.
@@ -106,9 +108,10 @@ def new_disk(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Pla
         return plan
     at = round(choose.uniform(0.1, 0.7) * plan.chaos_seconds, 6)
     arguments = {
-        "node": choose.randint(1, plan.nodes), "down_seconds": round(choose.uniform(0, 4), 3),
+        "node": choose.randint(1, plan.nodes),
+        "down_seconds": round(choose.uniform(0, 4), 3),
         "is_replaced": choose.random() < 0.7,
-    }  # fmt: skip
+    }
     return with_faults(plan, [Fault(at, "new_disk", arguments)])
 
 
@@ -160,11 +163,10 @@ def rot(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
             faults.append(Fault(at, "misdirect", {"node": node}))
         else:
             arguments = {
-                "node": node, "count": choose.choice((1, 1, 5, 50)),
-                "suffix": choose.choice(
-                    (*_HEALED, _PROMISES) if plan.story == "cluster" else _HEALED
-                ),
-            }  # fmt: skip
+                "node": node,
+                "count": choose.choice((1, 1, 5, 50)),
+                "suffix": choose.choice((*_HEALED, _PROMISES) if plan.story == "cluster" else _HEALED),
+            }
             faults.append(Fault(at, "rot_metadata", arguments))
     return with_faults(plan, faults)
 

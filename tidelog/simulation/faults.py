@@ -19,9 +19,12 @@ class Draw:
         self.random = generator
         self.nodes = nodes
         self.rotten = {
-            "replicated": "tide-", "groups": OFFSETS_TOPIC, "transactions": "tide-", "kv": "tide-",
+            "replicated": "tide-",
+            "groups": OFFSETS_TOPIC,
+            "transactions": "tide-",
+            "kv": "tide-",
             "queues": QUEUES_TOPIC,
-        }.get(story, "")  # fmt: skip
+        }.get(story, "")
         """What the paths of files that rot have in common; where it is known to be bearable."""
 
     def node(self) -> int:
@@ -73,46 +76,38 @@ KINDS: Final[dict[str, _Kind]] = {
     "crash": (lambda d: {"node": d.node(), "down_seconds": d.seconds(0, 5)}, _crash),
     "stop": (lambda d: {"node": d.node(), "down_seconds": d.seconds(0.5, 5)}, _stop),
     "lose_power": (lambda d: {"node": d.node(), "down_seconds": d.seconds(0, 5)}, _lose_power),
-    "lose_power_everywhere": (
-        lambda d: {"down_seconds": d.seconds(0, 5)},
-        _lose_power_everywhere,
-    ),
+    "lose_power_everywhere": (lambda d: {"down_seconds": d.seconds(0, 5)}, _lose_power_everywhere),
     "lose_power_in_write": (
         lambda d: {"node": d.node(), "changes": d.random.randint(1, 60)},
         World.lose_power_in_write,
     ),
     "pause": (lambda d: {"node": d.node(), "seconds": d.seconds(0.1, 8)}, World.pause),
     "cut": (
-        lambda d: dict(
-            zip(("source", "target"), d.hosts(), strict=True), seconds=d.seconds(0.1, 8)
-        ),
+        lambda d: dict(zip(("source", "target"), d.hosts(), strict=True), seconds=d.seconds(0.1, 8)),
         World.cut,
     ),
     "isolate": (lambda d: {"node": d.node(), "seconds": d.seconds(0.1, 8)}, _isolate_for),
     "clog": (
         lambda d: dict(
             zip(("source", "target"), d.hosts(), strict=True),
-            delay_seconds=d.seconds(0.05, 3), seconds=d.seconds(0.5, 8),
+            delay_seconds=d.seconds(0.05, 3),
+            seconds=d.seconds(0.5, 8),
         ),
         World.clog,
     ),
-    "reset": (
-        lambda d: {"node": d.node(), "chance": round(d.random.uniform(0.2, 1), 2)},
-        World.reset,
-    ),
-    "spike": (
-        lambda d: {"chance": round(d.random.random(), 2), "seconds": d.seconds(0.5, 5)},
-        World.spike,
-    ),
+    "reset": (lambda d: {"node": d.node(), "chance": round(d.random.uniform(0.2, 1), 2)}, World.reset),
+    "spike": (lambda d: {"chance": round(d.random.random(), 2), "seconds": d.seconds(0.5, 5)}, World.spike),
     "stall_disk": (lambda d: {"node": d.node(), "seconds": d.seconds(0.05, 5)}, World.stall_disk),
     "slow_disk": (
-        lambda d: {"node": d.node(), "factor": d.random.choice((10, 100)),
-                   "seconds": d.seconds(0.5, 5)},
+        lambda d: {"node": d.node(), "factor": d.random.choice((10, 100)), "seconds": d.seconds(0.5, 5)},
         World.slow_disk,
     ),
     "fill_disk": (
-        lambda d: {"node": d.node(), "left_bytes": d.random.choice((0, 10, 500, 5000)),
-                   "seconds": d.seconds(0.1, 5)},
+        lambda d: {
+            "node": d.node(),
+            "left_bytes": d.random.choice((0, 10, 500, 5000)),
+            "seconds": d.seconds(0.1, 5),
+        },
         World.fill_disk,
     ),
     "fail_reads": (
@@ -136,10 +131,8 @@ KINDS: Final[dict[str, _Kind]] = {
         World.flip_bits,
     ),
     "misdirect_write": (lambda d: {"node": d.nodes}, World.misdirect_write),
-}  # fmt: skip
+}
 
 DAMAGING: Final = ("flip_bits", "misdirect_write")
-FORGETTING: Final = frozenset(
-    ("lose_power", "lose_power_everywhere", "lose_power_in_write", "fail_syncs")
-)
+FORGETTING: Final = frozenset(("lose_power", "lose_power_everywhere", "lose_power_in_write", "fail_syncs"))
 """After these a disk lacks what was written and not synced, on many nodes at once."""

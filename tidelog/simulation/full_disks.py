@@ -31,9 +31,8 @@ def draw_full_disks(plan: Plan, choose: random.Random, enabled: Collection[str])
     at = round(choose.uniform(0.0, plan.chaos_seconds), 6)
     seconds = choose.choice((5.0, 5.0, 10.0, 10.0, 10.0, 20.0, 20.0, _MINUTE_SECONDS))
     fault = Fault(
-        at, "fill_disks",
-        {"nodes": nodes, "left_bytes": choose.choice((0, 100, 5000)), "seconds": seconds},
-    )  # fmt: skip
+        at, "fill_disks", {"nodes": nodes, "left_bytes": choose.choice((0, 100, 5000)), "seconds": seconds}
+    )
     node = {**plan.node, "disk_reserve_bytes": choose.choice((0, 20_000, 200_000))}
     faults = [fault]
     if choose.random() < 0.5:
@@ -48,13 +47,10 @@ def draw_failed_looks(plan: Plan, choose: random.Random, enabled: Collection[str
     return with_faults(
         plan,
         [
-            Fault(
-                at, "fail_looks",
-                {"node": choose.randint(1, plan.nodes), "times": choose.randint(1, 3)},
-            )
+            Fault(at, "fail_looks", {"node": choose.randint(1, plan.nodes), "times": choose.randint(1, 3)})
             for at in times
         ],
-    )  # fmt: skip
+    )
 
 
 def draw_one_full_disk(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
@@ -65,9 +61,8 @@ def draw_one_full_disk(plan: Plan, choose: random.Random, enabled: Collection[st
     node = {**plan.node, "disk_reserve_bytes": choose.choice((0, 20_000, 200_000))}
     fault = Fault(round(choose.uniform(0.0, 1.0), 6), "fill_one_disk", arguments)
     return replace(
-        plan, node=node, faults=(fault,),
-        chaos_seconds=max(plan.chaos_seconds, 1.5 * _WATCHED_SECONDS),
-    )  # fmt: skip
+        plan, node=node, faults=(fault,), chaos_seconds=max(plan.chaos_seconds, 1.5 * _WATCHED_SECONDS)
+    )
 
 
 def fill_disks(world: World, nodes: Collection[int], left_bytes: int, seconds: float) -> None:
@@ -89,6 +84,9 @@ def fail_looks(world: World, node: int, times: int) -> None:
 def fill_one_disk(world: World, node: int, seconds: float) -> None:
     """Fill a disk once the cluster works, and demand that writes go on."""
     writes_go_on(
-        world, partial(world.fill_disk, node, 0, seconds), what=f"the disk of node {node} is full",
-        seconds=seconds, allowed_seconds=_ALLOWED_SECONDS,
-    )  # fmt: skip
+        world,
+        partial(world.fill_disk, node, 0, seconds),
+        what=f"the disk of node {node} is full",
+        seconds=seconds,
+        allowed_seconds=_ALLOWED_SECONDS,
+    )

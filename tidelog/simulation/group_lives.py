@@ -23,10 +23,9 @@ from tidelog.client.cluster import Refused, check
 from tidelog.client.wire import Connection
 from tidelog.errors import TidelogError
 from tidelog.model import NO_EPOCH, NO_OFFSET
-from tidelog.simulation.asking import up_from
 from tidelog.simulation.groups import OneTryAdmin
+from tidelog.simulation.node_calls import raise_error, up_from
 from tidelog.simulation.nodes import OWN, bootstrap
-from tidelog.simulation.operators import raise_error
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
 from tidelog.simulation.world import World
 from tidelog.wire.apis import Api
@@ -100,9 +99,7 @@ class Teller:
         finally:
             self.client.close()
 
-    async def insist(
-        self, ask: Callable[[], Awaitable[T]], done: Collection[ErrorCode] = ()
-    ) -> T | None:
+    async def insist(self, ask: Callable[[], Awaitable[T]], done: Collection[ErrorCode] = ()) -> T | None:
         """What is answered in the end; None if that is one of the refusals in `done`."""
         for _ in range(_TRIES_MAX):
             try:
@@ -158,17 +155,22 @@ class Teller:
 
     async def _commit(self, group: str, topic_id: UUID, offset: int) -> None:
         part = {
-            "partition_index": 0, "committed_offset": offset, "committed_metadata": "",
+            "partition_index": 0,
+            "committed_offset": offset,
+            "committed_metadata": "",
             "committed_leader_epoch": NO_EPOCH,
-        }  # fmt: skip
+        }
         asked = request_entity(
-            Api.OFFSET_COMMIT, _BY_ID,
+            Api.OFFSET_COMMIT,
+            _BY_ID,
             {
-                "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "",
+                "group_id": group,
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
                 "group_instance_id": None,
                 "topics": [{"topic_id": topic_id, "partitions": [part]}],
             },
-        )  # fmt: skip
+        )
 
         async def ask(connection: Connection) -> None:
             answer = await connection.request(asked)
@@ -178,17 +180,20 @@ class Teller:
 
     async def _look_up(self, group: str, topic_id: UUID) -> int | None:
         asked = request_entity(
-            Api.OFFSET_FETCH, _BY_ID,
+            Api.OFFSET_FETCH,
+            _BY_ID,
             {
                 "groups": [
                     {
-                        "group_id": group, "member_id": None, "member_epoch": -1,
+                        "group_id": group,
+                        "member_id": None,
+                        "member_epoch": -1,
                         "topics": [{"topic_id": topic_id, "partition_indexes": [0]}],
                     }
                 ],
                 "require_stable": True,
             },
-        )  # fmt: skip
+        )
 
         async def ask(connection: Connection) -> int:
             (answer,) = (await connection.request(asked)).groups
@@ -216,11 +221,17 @@ class Teller:
 
         async def ask(connection: Connection) -> tuple[str, int]:
             answer = await connection.call(
-                Api.JOIN_GROUP, timeout_seconds=_SECONDS * 3, group_id=group, member_id="",
-                session_timeout=_SESSION_MS, rebalance_timeout=_SESSION_MS,
-                group_instance_id=_INSTANCE, protocol_type="story", reason=None,
+                Api.JOIN_GROUP,
+                timeout_seconds=_SECONDS * 3,
+                group_id=group,
+                member_id="",
+                session_timeout=_SESSION_MS,
+                rebalance_timeout=_SESSION_MS,
+                group_instance_id=_INSTANCE,
+                protocol_type="story",
+                reason=None,
                 protocols=[{"name": "shares", "metadata": b"all"}],
-            )  # fmt: skip
+            )
             check(answer.error_code, f"{group} joins")
             return str(answer.member_id), int(answer.generation_id)
 
@@ -231,10 +242,15 @@ class Teller:
     async def sync(self, group: str, member: str, generation: int) -> None:
         async def ask(connection: Connection) -> None:
             answer = await connection.call(
-                Api.SYNC_GROUP, group_id=group, generation_id=generation, member_id=member,
-                group_instance_id=_INSTANCE, protocol_type="story", protocol_name="shares",
+                Api.SYNC_GROUP,
+                group_id=group,
+                generation_id=generation,
+                member_id=member,
+                group_instance_id=_INSTANCE,
+                protocol_type="story",
+                protocol_name="shares",
                 assignments=[{"member_id": member, "assignment": b"all"}],
-            )  # fmt: skip
+            )
             check(answer.error_code, f"{group} syncs")
 
         await self.client.ask_group_coordinator(group, ask)
@@ -242,9 +258,12 @@ class Teller:
     async def _live(self, group: str, member: str, generation: int) -> None:
         async def ask(connection: Connection) -> None:
             answer = await connection.call(
-                Api.HEARTBEAT, group_id=group, generation_id=generation, member_id=member,
+                Api.HEARTBEAT,
+                group_id=group,
+                generation_id=generation,
+                member_id=member,
                 group_instance_id=_INSTANCE,
-            )  # fmt: skip
+            )
             if answer.error_code in _LOST:
                 self.world.fail(STATIC, f"{group}: {member} hears {answer.error_code!r}")
             check(answer.error_code, f"{group} lives")

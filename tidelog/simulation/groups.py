@@ -20,7 +20,7 @@ and their owners in `group_watch`.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -31,12 +31,13 @@ from tidelog.client.cluster import Refused, check
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.errors import TidelogError
 from tidelog.model import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
-from tidelog.simulation import history
+from tidelog.simulation import history_check
 from tidelog.simulation.group_watch import GroupWatch
 from tidelog.simulation.history import History
-from tidelog.simulation.nodes import bootstrap
-from tidelog.simulation.quorum import LIVENESS, QuorumWatch
+from tidelog.simulation.machine import Machine
+from tidelog.simulation.quorum import QuorumWatch
 from tidelog.simulation.replica_watch import ReplicaWatch
+from tidelog.simulation.story import PAUSE_SECONDS, OneTry, Story, create_topic
 from tidelog.simulation.world import Client, World
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity
@@ -46,9 +47,7 @@ T = TypeVar("T")
 METADATA: Final = "metadata belongs to its offset"
 
 _TOPIC: Final = "tide"
-_PAUSE_SECONDS: Final = 0.2
 _LATE_SECONDS_MAX: Final = 2.0
-_LAST_REQUESTS_SECONDS: Final = 3.0
 _FORGOTTEN: Final = (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id)
 
 
@@ -69,14 +68,11 @@ class GroupPace:
     timeout_seconds: float = 1.0
 
 
-class OneTryAdmin(AdminClient):
+class OneTryAdmin(OneTry, AdminClient):
     """Asks once: what came of a commit that was sent twice could not be told."""
 
-    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await attempt()
 
-
-class Member:
+class SimulatedMember:
     """One consumer of a group, as its process knows itself."""
 
     def __init__(self, load: "GroupLoad", group: str, number: int, host: Client) -> None:
@@ -112,13 +108,18 @@ class Member:
 
         async def ask(connection: Connection) -> Any:
             return await connection.call(
-                Api.JOIN_GROUP, timeout_seconds=patience, group_id=self.group,
+                Api.JOIN_GROUP,
+                timeout_seconds=patience,
+                group_id=self.group,
                 session_timeout=self._pace.session_timeout_ms,
-                rebalance_timeout=self._pace.rebalance_timeout_ms, member_id=self.id,
-                group_instance_id=None, protocol_type="story", reason=None,
+                rebalance_timeout=self._pace.rebalance_timeout_ms,
+                member_id=self.id,
+                group_instance_id=None,
+                protocol_type="story",
+                reason=None,
                 # What is new makes the coordinator begin another generation.
                 protocols=[{"name": "shares", "metadata": b"%d" % self.joins}],
-            )  # fmt: skip
+            )
 
         answer = await self._clients[0].ask_group_coordinator(self.group, ask)
         if answer.error_code == ErrorCode.member_id_required:
@@ -136,14 +137,18 @@ class Member:
 
         async def ask(connection: Connection) -> Any:
             return await connection.call(
-                Api.SYNC_GROUP, timeout_seconds=self._pace.rebalance_timeout_ms * 2 / 1000,
-                group_id=self.group, generation_id=self.generation, member_id=self.id,
-                group_instance_id=None, protocol_type="story", protocol_name="shares",
+                Api.SYNC_GROUP,
+                timeout_seconds=self._pace.rebalance_timeout_ms * 2 / 1000,
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.id,
+                group_instance_id=None,
+                protocol_type="story",
+                protocol_name="shares",
                 assignments=[
-                    {"member_id": member, "assignment": bytes(numbers)}
-                    for member, numbers in shares.items()
+                    {"member_id": member, "assignment": bytes(numbers)} for member, numbers in shares.items()
                 ],
-            )  # fmt: skip
+            )
 
         answer = await self._clients[0].ask_group_coordinator(self.group, ask)
         check(answer.error_code, f"{self.name} syncs")
@@ -152,28 +157,33 @@ class Member:
     async def heartbeat(self) -> None:
         async def ask(connection: Connection) -> None:
             answer = await connection.call(
-                Api.HEARTBEAT, group_id=self.group, generation_id=self.generation,
-                member_id=self.id, group_instance_id=None,
-            )  # fmt: skip
+                Api.HEARTBEAT,
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.id,
+                group_instance_id=None,
+            )
             check(answer.error_code, f"{self.name} lives")
 
         await self._clients[0].ask_group_coordinator(self.group, ask)
 
-    async def commit(
-        self, place: TopicPartition, offset: Offset, late_seconds: float = 0.0
-    ) -> None:
+    async def commit(self, place: TopicPartition, offset: Offset, late_seconds: float = 0.0) -> None:
         """Commit as a member of the generation that it is in now, also if it leaves late."""
         asked = request_entity(
-            Api.OFFSET_COMMIT, NAMED_MOST,
+            Api.OFFSET_COMMIT,
+            NAMED_MOST,
             {
-                "group_id": self.group, "generation_id_or_member_epoch": self.generation,
-                "member_id": self.id, "group_instance_id": None,
+                "group_id": self.group,
+                "generation_id_or_member_epoch": self.generation,
+                "member_id": self.id,
+                "group_instance_id": None,
                 "topics": [
                     {
                         "name": place.topic,
                         "partitions": [
                             {
-                                "partition_index": place.partition, "committed_offset": offset,
+                                "partition_index": place.partition,
+                                "committed_offset": offset,
                                 "committed_leader_epoch": NO_EPOCH,
                                 "committed_metadata": note_of(self.group, place, offset),
                             }
@@ -181,7 +191,7 @@ class Member:
                     }
                 ],
             },
-        )  # fmt: skip
+        )
 
         async def ask(connection: Connection) -> None:
             answer = await connection.request(asked)
@@ -194,40 +204,21 @@ class Member:
         return await self._load.look_up(self._clients[1], self.group, place)
 
 
-class GroupLoad:
+class GroupLoad(Story):
     """The groups of one cluster."""
 
     def __init__(self, world: World, pace: GroupPace) -> None:
-        self.world = world
+        super().__init__(world, timeout_seconds=pace.timeout_seconds)
         self.pace = pace
         self.watch = QuorumWatch(world)
         self.replicas = ReplicaWatch(world)
         self.generations = GroupWatch(world, self.replicas)
         self.history = History()
-        self.operations = 0
-        self.acknowledged = 0
         self.places = [TopicPartition(_TOPIC, number) for number in range(pace.partitions)]
         self.groups = [f"group-{number}" for number in range(pace.groups)]
-        self._hosts = [world.client(f"client-{number}") for number in world.machines]
-        self._tasks: list[asyncio.Task[None]] = []
-        self._waiting: dict[tuple[str, TopicPartition], None] = {}
-
-    def start(self) -> None:
-        self._spawn(self._hosts[0], self._begin())
-
-    def _spawn(self, host: Client, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = host.spawn(work)
-        task.add_done_callback(_raise)
-        self._tasks.append(task)
-        return task
 
     def client(self, host: Client, generator: random.Random) -> OneTryAdmin:
-        nodes = list(self.world.machines)
-        generator.shuffle(nodes)
-        return OneTryAdmin(
-            ",".join(map(bootstrap, nodes)), network=host.network,
-            timeout_seconds=self.pace.timeout_seconds,
-        )  # fmt: skip
+        return self._client(host, generator, OneTryAdmin)
 
     # What members do.
 
@@ -236,29 +227,15 @@ class GroupLoad:
 
         async def create() -> None:
             async with self.client(host, generator) as client:
-                try:
-                    await client.create_topic(_TOPIC, partitions=self.pace.partitions)
-                except Refused as error:
-                    if error.code != ErrorCode.topic_already_exists:  # the answer was lost
-                        raise
+                await create_topic(client, _TOPIC, partitions=self.pace.partitions)
 
         await self._insist("client-1", generator, create)
         for group in self.groups:
             for number in range(self.pace.members):
-                host = self._hosts[number % len(self._hosts)]
-                self._spawn(host, self._belong(Member(self, group, number, host)))
+                host = self._host(number)
+                self._spawn(host, self._belong(SimulatedMember(self, group, number, host)))
 
-    async def _insist(
-        self, who: str, generator: random.Random, attempt: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
-        while True:
-            try:
-                return await attempt()
-            except TidelogError as error:
-                self.world.trace.note(who, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
-
-    async def _belong(self, member: Member) -> None:
+    async def _belong(self, member: SimulatedMember) -> None:
         """Be a member, generation after generation."""
         while True:
             try:
@@ -269,9 +246,9 @@ class GroupLoad:
                     member.id = ""
                 if isinstance(error, ConnectionFailed):
                     member.connect()
-                await asyncio.sleep(_PAUSE_SECONDS * member.random.random())
+                await asyncio.sleep(PAUSE_SECONDS * member.random.random())
 
-    async def _live(self, member: Member) -> None:
+    async def _live(self, member: SimulatedMember) -> None:
         """Spend one generation, to its end by an error or of the member's own will."""
         pace, generator = self.pace, member.random
         await member.join()
@@ -293,9 +270,7 @@ class GroupLoad:
                 offsets[place] += generator.randint(1, 5)
                 if generator.random() < pace.late_chance:
                     late_seconds = _LATE_SECONDS_MAX * generator.random()
-                    self._spawn(
-                        member.host, self._commit_late(member, place, offsets[place], late_seconds)
-                    )
+                    self._spawn(member.host, self._commit_late(member, place, offsets[place], late_seconds))
                     return
                 await self._commit(member, place, offsets[place])
             else:
@@ -304,7 +279,7 @@ class GroupLoad:
             await asyncio.sleep(pace.think_seconds * 2 * generator.random())
 
     async def _commit(
-        self, member: Member, place: TopicPartition, offset: Offset, late_seconds: float = 0.0
+        self, member: SimulatedMember, place: TopicPartition, offset: Offset, late_seconds: float = 0.0
     ) -> None:
         generation = member.generation
         writing = self.history.begin_commit(member.name, member.group, {str(place): offset})
@@ -316,10 +291,10 @@ class GroupLoad:
         writing.ok()
         self.world.trace.note(member.name, f"committed {place} {offset} in {generation}")
         self.acknowledged += 1
-        self._waiting.pop((member.group, place), None)
+        self._not_yet.pop((member.group, place), None)
 
     async def _commit_late(
-        self, member: Member, place: TopicPartition, offset: Offset, late_seconds: float
+        self, member: SimulatedMember, place: TopicPartition, offset: Offset, late_seconds: float
     ) -> None:
         """As a thread does that was not given time, while another one has joined anew."""
         try:
@@ -329,26 +304,14 @@ class GroupLoad:
 
     # After healing.
 
-    def get_on(self, seconds_max: float) -> None:
-        """Nothing is broken any more: see that every group gets on, and where it was."""
-        world = self.world
-        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
-        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
-        self._waiting = {(group, place): None for group in self.groups for place in self.places}
-        world.run_while(self._not_committed, seconds_max, name=LIVENESS)
-        for task in self._tasks:
-            task.cancel()
-        world.run(_LAST_REQUESTS_SECONDS)
-        looking = [self._spawn(host, self._look_at_all(host)) for host in self._hosts]
-        world.run_until(lambda: all(t.done() for t in looking), seconds_max, name=LIVENESS)
-        world.check_now()
-        anomalies = history.check(self.history)
-        if anomalies:
-            more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-            world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+    def _expected(self) -> Iterable[Hashable]:
+        return [(group, place) for group in self.groups for place in self.places]
 
-    def _not_committed(self) -> str | None:
-        return f"nobody commits for {list(self._waiting)}" if self._waiting else None
+    def _end(self, sound: list[Machine], seconds_max: float) -> None:
+        self._stop()
+        looking = [self._spawn(host, self._look_at_all(host)) for host in self._hosts]
+        self._finish(looking, seconds_max)
+        self._blame(history_check.check(self.history))
 
     async def _look_at_all(self, host: Client) -> None:
         generator = self.world.fork(f"{host.name} looks")
@@ -379,17 +342,20 @@ def note_of(group: str, place: TopicPartition, offset: Offset) -> str:
 async def _look_up(client: OneTryAdmin, group: str, place: TopicPartition) -> tuple[Offset, str]:
     """Where a group is, as one that takes over asks: not while a commit is under way."""
     asked = request_entity(
-        Api.OFFSET_FETCH, NAMED_MOST,
+        Api.OFFSET_FETCH,
+        NAMED_MOST,
         {
             "groups": [
                 {
-                    "group_id": group, "member_id": None, "member_epoch": -1,
+                    "group_id": group,
+                    "member_id": None,
+                    "member_epoch": -1,
                     "topics": [{"name": place.topic, "partition_indexes": [place.partition]}],
                 }
             ],
             "require_stable": True,
         },
-    )  # fmt: skip
+    )
 
     async def ask(connection: Connection) -> tuple[Offset, str]:
         (answer,) = (await connection.request(asked)).groups
@@ -399,8 +365,3 @@ async def _look_up(client: OneTryAdmin, group: str, place: TopicPartition) -> tu
         return int(one.committed_offset), str(one.metadata or "")
 
     return await client.ask_group_coordinator(group, ask)
-
-
-def _raise(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

@@ -60,11 +60,7 @@ class SimulatedOffload:
     """
 
     def __init__(
-        self,
-        generator: random.Random,
-        *,
-        idle: float = 0.5,
-        on_crash: Callable[[], None] | None = None,
+        self, generator: random.Random, *, idle: float = 0.5, on_crash: Callable[[], None] | None = None
     ) -> None:
         """`idle` is the chance of a turn in which nothing happens: the slowness of the disk."""
         self._random = generator
@@ -99,10 +95,7 @@ class SimulatedOffload:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _perform(
-        self,
-        todo: deque[Callable[[], None]],
-        work: Callable[[], T],
-        future: "asyncio.Future[T]",
+        self, todo: deque[Callable[[], None]], work: Callable[[], T], future: "asyncio.Future[T]"
     ) -> None:
         try:
             result = work()

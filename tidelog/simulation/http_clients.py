@@ -18,7 +18,14 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from tidelog.broker.queue_work import (
+from tidelog.client.http.awaiting import AsyncClient, AsyncMessage
+from tidelog.client.http.core import to_json
+from tidelog.client.http.errors import Conflict, NotFound, OutcomeUnknown, QueueFull, TidelogHTTPError
+from tidelog.client.http.values import Entry, ToPublish
+from tidelog.errors import OutOfOrderSequence, TidelogError, UnknownQueue
+from tidelog.errors import QueueFull as BrokerQueueFull
+from tidelog.queues.message import DEAD
+from tidelog.services.queue_work import (
     AppendWork,
     CreateWork,
     DeclareWork,
@@ -33,20 +40,7 @@ from tidelog.broker.queue_work import (
     ReceiveWork,
     SettleWork,
 )
-from tidelog.broker.queues import Queues
-from tidelog.client.http.awaiting import AsyncClient, AsyncMessage
-from tidelog.client.http.core import to_json
-from tidelog.client.http.errors import (
-    Conflict,
-    NotFound,
-    OutcomeUnknown,
-    QueueFull,
-    TidelogHTTPError,
-)
-from tidelog.client.http.values import Entry, ToPublish
-from tidelog.errors import OutOfOrderSequence, TidelogError, UnknownQueue
-from tidelog.errors import QueueFull as BrokerQueueFull
-from tidelog.queues.message import DEAD
+from tidelog.services.queues import Queues
 from tidelog.simulation.http_wire import SimulatedTransport
 from tidelog.simulation.nodes import http_of
 from tidelog.simulation.queue_operators import SMALL
@@ -84,15 +78,17 @@ def http_client(
     keys = random.Random(generator.random())
     return AsyncClient(
         [f"http://{http_of(node)}" for node in given],
-        timeout=timeout, retries=retries, discover=nodes is None,
-        transport=SimulatedTransport(host.network), clock=host.process.clock.monotonic,
-        random=generator.random, new_key=lambda: f"{keys.getrandbits(128):032x}",
-    )  # fmt: skip
+        timeout=timeout,
+        retries=retries,
+        discover=nodes is None,
+        transport=SimulatedTransport(host.network),
+        clock=host.process.clock.monotonic,
+        random=generator.random,
+        new_key=lambda: f"{keys.getrandbits(128):032x}",
+    )
 
 
-def check_refusal(
-    world: World, who: str, error: TidelogHTTPError, expected: Iterable[int] = ()
-) -> None:
+def check_refusal(world: World, who: str, error: TidelogHTTPError, expected: Iterable[int] = ()) -> None:
     """See that a client was refused for a reason; `expected` are further statuses that are fine."""
     world.trace.note(who, f"{type(error).__name__}: {error}")
     if _CLOCKS in str(error) and world.faults["jump_clock"]:
@@ -113,9 +109,7 @@ def shown(entry: Entry | None) -> Shown:
 class HttpQueues(QueueLoad):
     """Everybody who uses queues, each by a client of its own."""
 
-    def __init__(
-        self, world: World, pace: QueuePace, replicas: ReplicaWatch, *, retries: int
-    ) -> None:
+    def __init__(self, world: World, pace: QueuePace, replicas: ReplicaWatch, *, retries: int) -> None:
         super().__init__(world, pace, replicas)
         self._retries = retries
         self._clients: dict[str, AsyncClient] = {}
@@ -129,17 +123,16 @@ class HttpQueues(QueueLoad):
     def _http(self, who: str) -> AsyncClient:
         if who not in self._clients:
             self._clients[who] = http_client(
-                self.world, self._host(len(self._clients)), self.world.fork(f"{who} http"),
-                timeout=self.pace.patience_seconds, retries=self._retries,
-            )  # fmt: skip
+                self.world,
+                self._host(len(self._clients)),
+                self.world.fork(f"{who} http"),
+                timeout=self.pace.patience_seconds,
+                retries=self._retries,
+            )
         return self._clients[who]
 
     async def try_once(
-        self,
-        who: str,
-        generator: random.Random,
-        place: Callable[[Queues], Awaitable[Any]],
-        work: QueueWork,
+        self, who: str, generator: random.Random, place: Callable[[Queues], Awaitable[Any]], work: QueueWork
     ) -> QueueAnswer:
         """Have the client do it, who tries as often as it likes."""
         sent = _values(work)
@@ -205,10 +198,12 @@ async def _ask(http: AsyncClient, work: QueueWork) -> QueueAnswer:
         case DeclareWork():
             settings = work.settings
             await queue.declare(
-                visibility=settings.visibility_ms / 1000, max_deliveries=settings.max_deliveries,
-                ordered=settings.is_ordered, messages_max=settings.messages_max,
+                visibility=settings.visibility_ms / 1000,
+                max_deliveries=settings.max_deliveries,
+                ordered=settings.is_ordered,
+                messages_max=settings.messages_max,
                 idempotency_key=key,
-            )  # fmt: skip
+            )
             return QueueAnswer()
         case DropWork():
             if not await queue.delete(idempotency_key=key):
@@ -217,14 +212,13 @@ async def _ask(http: AsyncClient, work: QueueWork) -> QueueAnswer:
         case PublishWork():
             messages = [
                 ToPublish(
-                    value=json.loads(value), key=about.key,
+                    value=json.loads(value),
+                    key=about.key,
                     delay=about.delay_ms / 1000 if about.delay_ms else None,
                 )
                 for value, about in work.messages
-            ]  # fmt: skip
-            return QueueAnswer(
-                offsets=tuple(await queue.publish_many(messages, idempotency_key=key))
-            )
+            ]
+            return QueueAnswer(offsets=tuple(await queue.publish_many(messages, idempotency_key=key)))
         case ReceiveWork():
             got = await queue.receive(work.count_max, wait=work.wait_seconds, idempotency_key=key)
             return QueueAnswer(messages=tuple(map(_message, got)))
@@ -237,9 +231,7 @@ async def _ask(http: AsyncClient, work: QueueWork) -> QueueAnswer:
         case LookWork():
             shown = await queue.describe()
             ready = shown["depth"] - shown["in_flight"] - shown["delayed"]
-            main = {
-                "ready": ready, "delayed": shown["delayed"], "in_flight": shown["in_flight"],
-            }  # fmt: skip
+            main = {"ready": ready, "delayed": shown["delayed"], "in_flight": shown["in_flight"]}
             dead = {"ready": shown["dead"], "delayed": 0, "in_flight": 0}
             return QueueAnswer(document={"main": main, "dead": dead})
         case _:
@@ -265,6 +257,10 @@ async def _settle(http: AsyncClient, work: SettleWork, key: str | None) -> tuple
 
 def _message(found: AsyncMessage) -> Message:
     return Message(
-        found.id, to_json(found.value), found.delivery_count, dict(found.attributes), found.key,
+        found.id,
+        to_json(found.value),
+        found.delivery_count,
+        dict(found.attributes),
+        found.key,
         found.published_at_ms,
-    )  # fmt: skip
+    )

@@ -18,32 +18,29 @@ What clients are told is held against what other stories hold it against, too:
 import asyncio
 import json
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from tidelog.client.cluster import Refused
 from tidelog.client.http.awaiting import AsyncClient
 from tidelog.client.http.errors import Conflict, OutcomeUnknown, TidelogHTTPError
 from tidelog.client.http.values import Delete, Put
+from tidelog.copies.views.kv import Change
 from tidelog.model import Offset, TopicPartition
-from tidelog.simulation import history
+from tidelog.simulation import history_check
 from tidelog.simulation.backups import Backups
 from tidelog.simulation.http_clients import HttpQueues, check_refusal, http_client, shown
 from tidelog.simulation.keyvalue import SAME_ANSWER, KvLoad, KvPace, Session
 from tidelog.simulation.queues import QueuePace
-from tidelog.simulation.quorum import LIVENESS
 from tidelog.simulation.registers import ABSENT, NOTHING, Shown, Write
+from tidelog.simulation.replicated import EpochClient
+from tidelog.simulation.story import LIVENESS, PAUSE_SECONDS, create_topic
 from tidelog.simulation.workload import Pace
 from tidelog.simulation.world import Client, World
-from tidelog.views.kv import Change
 
 STREAM: Final = "stream"
 """The topic of records that are no keys' values."""
-_PAUSE_SECONDS: Final = 0.2
 _TRIES: Final = 3
 
 
@@ -104,9 +101,7 @@ class HttpLoad(KvLoad):
         super().__init__(world, pace, kv_pace)
         self.http_pace = http_pace
         self.queues = HttpQueues(world, queue_pace, self.replicas, retries=http_pace.retries)
-        self.streams = [
-            TopicPartition(STREAM, number) for number in range(http_pace.partitions)
-        ]  # fmt: skip
+        self.streams = [TopicPartition(STREAM, number) for number in range(http_pace.partitions)]
         self.elsewhere = {"queues_topic_num_partitions": http_pace.queue_partitions}
         """The settings of a cluster that a backup is restored into."""
         self.backups = Backups(self)
@@ -116,10 +111,10 @@ class HttpLoad(KvLoad):
     async def _begin(self) -> None:
         pace, generator = self.http_pace, self.world.fork("stream")
         await super()._begin()
-        client = self._client(self._hosts[0], generator)
+        client = self._client(self._hosts[0], generator, EpochClient)
 
         async def create() -> None:
-            await self._create_stream(client, pace.partitions)
+            await create_topic(client, STREAM, partitions=pace.partitions, replication=self.pace.replication)
 
         await self._insist("client-1", generator, create)
         client.close()
@@ -129,21 +124,9 @@ class HttpLoad(KvLoad):
             self._spawn(self._host(-1 - number), self._read_records(f"consumer-{number}"))
         self.backups.start()
 
-    async def _create_stream(self, client: Any, partitions: int) -> None:
-        try:
-            await client.create_topic(
-                STREAM, partitions=partitions, replication=self.pace.replication
-            )
-        except Refused as error:
-            if error.code != ErrorCode.topic_already_exists:
-                raise
-
     def start(self) -> None:
         super().start()
         self.queues.start()
-
-    def _host(self, number: int) -> Client:
-        return self._hosts[number % len(self._hosts)]
 
     def _crowd(self) -> None:
         for number in range(self.kv_pace.clients):
@@ -158,9 +141,13 @@ class HttpLoad(KvLoad):
 
     def _acts(self) -> list[tuple[float, Callable[[Any], Coroutine[Any, Any, None]]]]:
         return [
-            (0.36, self._write), (0.24, self._get), (0.18, self._get_local), (0.07, self._scan),
-            (0.08, self._batch), (0.07, self._repeat),
-        ]  # fmt: skip
+            (0.36, self._write),
+            (0.24, self._get),
+            (0.18, self._get_local),
+            (0.07, self._scan),
+            (0.08, self._batch),
+            (0.07, self._repeat),
+        ]
 
     def _note_error(self, session: Session, error: Exception) -> None:
         assert isinstance(error, TidelogHTTPError), "a client of HTTP has no others"
@@ -197,7 +184,7 @@ class HttpLoad(KvLoad):
                     for write in begun:
                         write.fail()
                     raise
-            await asyncio.sleep(_PAUSE_SECONDS * session.random.random())
+            await asyncio.sleep(PAUSE_SECONDS * session.random.random())
 
     async def _change_one(
         self,
@@ -230,7 +217,7 @@ class HttpLoad(KvLoad):
             version = after - 1
         if not before < after or after != version + 1:
             self.world.fail(
-                history.STALE_OFFSET, f"{session.name} {place}: {before}, {version}, {after}"
+                history_check.STALE_OFFSET, f"{session.name} {place}: {before}, {version}, {after}"
             )
         self._written(session, place, version, [write])
         if key is not None:
@@ -284,15 +271,16 @@ class HttpLoad(KvLoad):
         bucket, name = session.http.kv(one.place.topic), one.change.key.decode()
         operation = _operation(one.change)
         if isinstance(operation, Delete):
-            done = await bucket.delete(
-                name, if_version=operation.if_version, idempotency_key=one.key
-            )
+            done = await bucket.delete(name, if_version=operation.if_version, idempotency_key=one.key)
             again = one.version if done else ABSENT
         else:
             entry = await bucket.put(
-                name, operation.value, ttl=operation.ttl, if_version=operation.if_version,
+                name,
+                operation.value,
+                ttl=operation.ttl,
+                if_version=operation.if_version,
                 idempotency_key=one.key,
-            )  # fmt: skip
+            )
             again = entry.version
         if again != one.version:
             self.world.fail(SAME_ANSWER, f"{session.name} {one}: then {again}")
@@ -320,9 +308,7 @@ class HttpLoad(KvLoad):
         assert isinstance(session, HttpSession)
         bucket = session.random.choice(self.places).topic
         keys = [(place, key) for place, key in self.keys if place.topic == bucket]
-        reading = {
-            key: self.registers.begin_read(session.name, (str(place), key)) for place, key in keys
-        }
+        reading = {key: self.registers.begin_read(session.name, (str(place), key)) for place, key in keys}
         found: dict[bytes, Shown] = {}
         page = session.random.choice((2, 100))
         async for entry in session.http.kv(bucket).scan("key-", page=page, consistency="strong"):
@@ -336,9 +322,12 @@ class HttpLoad(KvLoad):
     async def _write_records(self, name: str) -> None:
         generator, pace = self.world.fork(name), self.http_pace
         http = http_client(
-            self.world, self._host(generator.randrange(9)), generator,
-            timeout=pace.timeout_seconds, retries=pace.retries,
-        )  # fmt: skip
+            self.world,
+            self._host(generator.randrange(9)),
+            generator,
+            timeout=pace.timeout_seconds,
+            retries=pace.retries,
+        )
         life = sent = 0
         while True:
             sent += 1
@@ -360,12 +349,7 @@ class HttpLoad(KvLoad):
             await asyncio.sleep(self.kv_pace.think_seconds * 4 * generator.random())
 
     async def _produce_record(
-        self,
-        name: str,
-        generator: random.Random,
-        http: AsyncClient,
-        place: TopicPartition,
-        value: str,
+        self, name: str, generator: random.Random, http: AsyncClient, place: TopicPartition, value: str
     ) -> Any:
         """Where it stands; or `fail`, or `info`."""
         key: str | None = None
@@ -384,17 +368,20 @@ class HttpLoad(KvLoad):
             except TidelogHTTPError as error:
                 check_refusal(self.world, name, error)
                 if key is None:
-                    await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+                    await asyncio.sleep(PAUSE_SECONDS * generator.random())
                     return "fail"
-            await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+            await asyncio.sleep(PAUSE_SECONDS * generator.random())
         return "info"
 
     async def _read_records(self, name: str) -> None:
         generator, pace = self.world.fork(name), self.http_pace
         http = http_client(
-            self.world, self._host(generator.randrange(9)), generator,
-            timeout=pace.timeout_seconds, retries=pace.retries,
-        )  # fmt: skip
+            self.world,
+            self._host(generator.randrange(9)),
+            generator,
+            timeout=pace.timeout_seconds,
+            retries=pace.retries,
+        )
         while True:
             place = generator.choice(self.streams)
             self._assign(name, [place])
@@ -405,12 +392,7 @@ class HttpLoad(KvLoad):
             self._assign(name, [])
 
     async def _poll_records(
-        self,
-        name: str,
-        generator: random.Random,
-        http: AsyncClient,
-        place: TopicPartition,
-        offset: Offset,
+        self, name: str, generator: random.Random, http: AsyncClient, place: TopicPartition, offset: Offset
     ) -> tuple[Offset, bool]:
         """Read on from `offset`; where to read next, and whether that was the end."""
         polling = self.history.begin_poll(name)
@@ -419,7 +401,7 @@ class HttpLoad(KvLoad):
                 found = await http.topic(place.topic).read(place.partition, offset, encoding="text")
             except TidelogHTTPError as error:
                 check_refusal(self.world, name, error)
-                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+                await asyncio.sleep(PAUSE_SECONDS * generator.random())
                 continue
             polling.ok((str(place), one.offset, str(one.value).encode()) for one in found.records)
             self.operations += 1
@@ -428,7 +410,7 @@ class HttpLoad(KvLoad):
 
     # After healing.
 
-    def _expected(self) -> list[tuple[str, str]]:
+    def _expected(self) -> Iterable[Hashable]:
         pace = self.http_pace
         return [
             *super()._expected(),
@@ -450,9 +432,8 @@ class HttpLoad(KvLoad):
         name = f"reader-{node}"
         generator = self.world.fork(name)
         http = http_client(
-            self.world, self._hosts[0], generator, nodes=[node],
-            timeout=self.http_pace.timeout_seconds,
-        )  # fmt: skip
+            self.world, self._hosts[0], generator, nodes=[node], timeout=self.http_pace.timeout_seconds
+        )
         for place, key in self.keys:
             reading = self.registers.begin_read(name, (str(place), key))
             ask = partial(_read, http, place, key, "strong")
@@ -466,10 +447,7 @@ class HttpLoad(KvLoad):
     def _judge(self) -> None:
         super()._judge()
         readers = [f"reader-{node}" for node in self.world.machines]
-        anomalies = history.check(self.history, final_reads=readers)
-        if anomalies:
-            more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-            self.world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+        self._blame(history_check.check(self.history, final_reads=readers))
 
 
 def _refused(write: Write, error: Conflict) -> None:
@@ -493,9 +471,8 @@ async def _ask_for(
         entry = await bucket.compare_and_set(name, operation.value, version, ttl=operation.ttl)
         return None if entry is None else int(entry.version)
     entry = await bucket.put(
-        name, operation.value, ttl=operation.ttl, if_version=operation.if_version,
-        idempotency_key=key,
-    )  # fmt: skip
+        name, operation.value, ttl=operation.ttl, if_version=operation.if_version, idempotency_key=key
+    )
     return int(entry.version)
 
 

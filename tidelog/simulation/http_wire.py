@@ -23,9 +23,11 @@ class SimulatedTransport(httpx.AsyncHTTPTransport):
 
     def __init__(self, network: Network) -> None:
         self._pool = httpcore.AsyncConnectionPool(
-            max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX,
-            keepalive_expiry=None, network_backend=_Backend(network),
-        )  # fmt: skip
+            max_connections=CONNECTIONS_MAX,
+            max_keepalive_connections=CONNECTIONS_MAX,
+            keepalive_expiry=None,
+            network_backend=_Backend(network),
+        )
 
 
 class _Backend(httpcore.AsyncNetworkBackend):

@@ -24,9 +24,7 @@ class Inode:
     Invariant: `lost` is in memory alone, though nothing of it is `dirty`.
     """
 
-    __slots__ = (
-        "cached", "dirty", "durable", "linked", "locked_in", "lost", "merge_at", "size_low",
-    )  # fmt: skip
+    __slots__ = ("cached", "dirty", "durable", "linked", "locked_in", "lost", "merge_at", "size_low")
 
     def __init__(self) -> None:
         self.cached = bytearray()
@@ -84,11 +82,7 @@ class Inode:
             high = min(high, len(self.cached))
             while low < high:
                 stop = min(high, (low // sector_bytes + 1) * sector_bytes)
-                if (
-                    stop <= start
-                    or (end is not None and low >= end)
-                    or generator.random() >= chance
-                ):
+                if stop <= start or (end is not None and low >= end) or generator.random() >= chance:
                     kept.append((low, stop))
                 else:
                     self.cached[low:stop] = self.durable[low:stop].ljust(stop - low, b"\0")

@@ -17,39 +17,35 @@ What must hold while it runs is said in `keyvalue_watch`, `replica_watch` and `q
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from tidelog.broker.kv import Kv, KvGet, KvGot, KvScanned, KvWritten
 from tidelog.broker.writing import once_of
+from tidelog.copies.views.kv import Change
 from tidelog.errors import OutcomeUnknown, TidelogError
 from tidelog.model import NO_PRODUCER, Offset, ProducerId, TopicPartition
 from tidelog.records import TRANSACTIONAL, Record, encode_batch
+from tidelog.services.kv import Kv, KvGet, KvGot, KvScanned, KvWritten
 from tidelog.simulation import keyvalue_copies, keyvalue_hearing, registers
 from tidelog.simulation.keyvalue_anew import BUCKET, Remade
 from tidelog.simulation.keyvalue_copies import Copier
 from tidelog.simulation.keyvalue_hearing import Watcher
 from tidelog.simulation.keyvalue_watch import KeyWatch
 from tidelog.simulation.machine import Machine
-from tidelog.simulation.nodes import bootstrap
-from tidelog.simulation.quorum import LIVENESS
+from tidelog.simulation.node_calls import ask_node
 from tidelog.simulation.registers import ABSENT, NOTHING, Key, Registers, Shown, Write
-from tidelog.simulation.replicated import ReplicatedLoad, _raise
+from tidelog.simulation.replicated import EpochClient, ReplicatedLoad
+from tidelog.simulation.story import LIVENESS, PAUSE_SECONDS, Story
 from tidelog.simulation.transactional import OnceClient, Producer
 from tidelog.simulation.workload import Pace, init_producer_id
 from tidelog.simulation.world import Client, World
-from tidelog.views.kv import Change
 from tidelog.wire.partitioner import partition_for
 
 T = TypeVar("T")
 
 SAME_ANSWER: Final = "a repeat gets the first answer"
-_PAUSE_SECONDS: Final = 0.2
-_LAST_REQUESTS_SECONDS: Final = 3.0
-_HOME_SECONDS: Final = 0.5
-"""How much longer a client waits than it tells a node to."""
 _EXPIRY_SECONDS_MAX: Final = 20.0
 _BRIEF_SECONDS: Final = 1.0
 """Between the change of a key that nobody changes later and the next one."""
@@ -80,10 +76,6 @@ class KvPace:
     """Outside of the cluster (`keyvalue_copies`)."""
     remakes: bool = False
     """Whether a bucket is deleted and made anew (`keyvalue_anew`)."""
-
-
-class Down(TidelogError):
-    """Nobody is there to be asked."""
 
 
 class Session:
@@ -120,15 +112,16 @@ class KeyedProducer(Producer):
 
     def batch(self, place: TopicPartition, values: Sequence[bytes]) -> bytes:
         now_ms = self._wall_ms()
-        records = [
-            Record(key=value.split(b"=")[0], value=value, timestamp_ms=now_ms) for value in values
-        ]
+        records = [Record(key=value.split(b"=")[0], value=value, timestamp_ms=now_ms) for value in values]
         return bytes(
             encode_batch(
-                records, producer_id=self.producer_id, producer_epoch=self.epoch,
-                base_sequence=self._sequences.get(place, 0), attributes=TRANSACTIONAL,
+                records,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=self._sequences.get(place, 0),
+                attributes=TRANSACTIONAL,
             )
-        )  # fmt: skip
+        )
 
 
 class KvLoad(ReplicatedLoad):
@@ -155,7 +148,6 @@ class KvLoad(ReplicatedLoad):
         self.copies: list[Copier] = []
         self._plain: set[int] = set()
         """Requests without an Idempotency-Key."""
-        self._not_yet: dict[tuple[str, str], None] = {}
 
     # Asking nodes.
 
@@ -163,17 +155,8 @@ class KvLoad(ReplicatedLoad):
         self, node: int, work: Callable[[Machine], Awaitable[T]], seconds: float | None = None
     ) -> T:
         """What a node answers; Down if it is not up, TimeoutError if it says nothing."""
-        machine = self.world.machines[node]
-        if not machine.is_up or machine.process is None:
-            raise Down(f"node {node} is down")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
-        # In the node's own process: what it begins ends with it, and keeps it until then.
-        work_there = _answer(work, machine, answer)
-        loop.create_task(work_there, context=machine.process.context.copy())  # noqa: RUF006
         seconds = self.kv_pace.patience_seconds if seconds is None else seconds
-        async with asyncio.timeout(seconds + _HOME_SECONDS):
-            return await answer
+        return await ask_node(self.world, node, work, seconds)
 
     def _any_node(self, session: Session) -> int:
         return session.random.choice(list(self.world.machines))
@@ -183,19 +166,19 @@ class KvLoad(ReplicatedLoad):
     def _crowd(self) -> None:
         pace = self.kv_pace
         for number in range(pace.clients):
-            host = self._hosts[number % len(self._hosts)]
+            host = self._host(number)
             self._spawn(host, self._use(Session(self, f"client-{number}", host)))
         for number in range(pace.producers):
-            host = self._hosts[number % len(self._hosts)]
+            host = self._host(number)
             self._spawn(host, self._produce_keyed(f"producer-{number}", host))
         for number in range(pace.transactions):
-            host = self._hosts[-1 - number % len(self._hosts)]
+            host = self._host(-1 - number)
             self._spawn(host, self._transact_on(f"transactor-{number}", host))
         for number in range(pace.watchers):
-            host = self._hosts[number % len(self._hosts)]
+            host = self._host(number)
             self._listen(f"watcher-{number}", host)
         for number in range(pace.copies):
-            host = self._hosts[-1 - number % len(self._hosts)]
+            host = self._host(-1 - number)
             self._copy(f"copy-{number}", host)
         if pace.watchers or pace.copies:
             host = self._hosts[-1]
@@ -211,14 +194,19 @@ class KvLoad(ReplicatedLoad):
     def _remake(self, remade: Remade) -> None:
         """Let everybody come who uses the bucket that is made anew."""
         world, truth = self.world, self.truth
-        first, second, third = (self._hosts[number % len(self._hosts)] for number in range(3))
+        first, second, third = (self._host(number) for number in range(3))
         self._stay(first, remade.remake("remaker"))
         for number, host in enumerate((first, second)):
             self._spawn(host, remade.use(f"user-{number}"))
         watcher = Watcher(
-            world, truth, "watcher-anew", second, BUCKET, is_gone=remade.may_be_gone,
+            world,
+            truth,
+            "watcher-anew",
+            second,
+            BUCKET,
+            is_gone=remade.may_be_gone,
             may_be_missing=remade.may_be_missing,
-        )  # fmt: skip
+        )
         copier = Copier(world, truth, "copy-anew", third, BUCKET, format="binary")
         self._stay(second, watcher.run())
         self._stay(third, copier.run())
@@ -239,17 +227,17 @@ class KvLoad(ReplicatedLoad):
         self.copies.append(copier)
         self._stay(host, copier.run())
 
-    def _stay(self, host: Client, work: Coroutine[Any, Any, None]) -> None:
-        """Let somebody go on until everything is over."""
-        host.spawn(work).add_done_callback(_raise)
-
     def _acts(self) -> "list[tuple[float, Callable[[Session], Coroutine[Any, Any, None]]]]":
         """What a client does, and how often."""
         return [
-            (0.30, self._write), (0.22, self._get), (0.18, self._get_local),
-            (0.10, self._get_at_replica), (0.08, self._scan), (0.07, self._batch),
+            (0.30, self._write),
+            (0.22, self._get),
+            (0.18, self._get_local),
+            (0.10, self._get_at_replica),
+            (0.08, self._scan),
+            (0.07, self._batch),
             (0.05, self._repeat),
-        ]  # fmt: skip
+        ]
 
     async def _use(self, session: Session) -> None:
         """Do one thing after the other."""
@@ -260,7 +248,7 @@ class KvLoad(ReplicatedLoad):
                 await act(session)
             except (TidelogError, TimeoutError) as error:
                 self._note_error(session, error)
-                await asyncio.sleep(_PAUSE_SECONDS * session.random.random())
+                await asyncio.sleep(PAUSE_SECONDS * session.random.random())
             await asyncio.sleep(self.kv_pace.think_seconds * 2 * session.random.random())
 
     async def _use_briefly(self, session: Session) -> None:
@@ -325,14 +313,14 @@ class KvLoad(ReplicatedLoad):
             except (OutcomeUnknown, TimeoutError) as error:
                 self.world.trace.note(session.name, f"{type(error).__name__}: {error}")
                 is_unsure = True
-                await asyncio.sleep(_PAUSE_SECONDS * session.random.random())
+                await asyncio.sleep(PAUSE_SECONDS * session.random.random())
             except TidelogError as error:
                 self.world.trace.note(session.name, f"{type(error).__name__}: {error}")
                 if not is_unsure and once == NO_PRODUCER:
                     for write in begun:
                         write.fail()
                     return
-                await asyncio.sleep(_PAUSE_SECONDS * session.random.random())
+                await asyncio.sleep(PAUSE_SECONDS * session.random.random())
             else:
                 self._told(session, place, begun, written)
                 if once != NO_PRODUCER:
@@ -350,9 +338,7 @@ class KvLoad(ReplicatedLoad):
             node, lambda machine: _kv(machine).write(place, changes, once=once, seconds=seconds)
         )
 
-    def _told(
-        self, session: Session, place: TopicPartition, begun: list[Write], written: KvWritten
-    ) -> None:
+    def _told(self, session: Session, place: TopicPartition, begun: list[Write], written: KvWritten) -> None:
         """An answer speaks for all tries: what was not done by one is done by none."""
         if written.offset >= 0:
             self.acknowledged += len(begun)
@@ -399,10 +385,8 @@ class KvLoad(ReplicatedLoad):
         reading = self.registers.begin_read(session.name, (str(place), key))
         got = await self.ask(
             self._any_node(session),
-            lambda machine: _kv(machine).get(
-                place, key, is_strong=True, after=0, seconds=seconds
-            ),
-        )  # fmt: skip
+            lambda machine: _kv(machine).get(place, key, is_strong=True, after=0, seconds=seconds),
+        )
         reading.ok(_shown(got))
         self._found(session, place, key, got)
         self._done(session, "reads")
@@ -418,10 +402,8 @@ class KvLoad(ReplicatedLoad):
         reading = self.registers.begin_local(session.name, (str(place), key), after)
         got = await self.ask(
             self._any_node(session),
-            lambda machine: _kv(machine).get(
-                place, key, is_strong=False, after=after, seconds=seconds
-            ),
-        )  # fmt: skip
+            lambda machine: _kv(machine).get(place, key, is_strong=False, after=after, seconds=seconds),
+        )
         reading.ok(_shown(got), got.applied)
         self._found(session, place, key, got)
         self._done(session, "reads")
@@ -435,10 +417,9 @@ class KvLoad(ReplicatedLoad):
         got = await self.ask(
             node,
             lambda machine: machine.node.broker.serving.call(
-                place, KvGet(key=key, is_strong=False), KvGot, seconds_max=0.5,
-                is_repeatable=True, node=node,
+                place, KvGet(key=key, is_strong=False), KvGot, seconds_max=0.5, is_repeatable=True, node=node
             ),
-        )  # fmt: skip
+        )
         reading.ok(_shown(got), got.applied)
         session.at_replica[node, place] = max(after, got.applied)
         self.world.trace.note(session.name, f"{node} {place} {key!r} {_shown(got).version}")
@@ -448,16 +429,19 @@ class KvLoad(ReplicatedLoad):
         place, is_strong = session.random.choice(self.used), session.rolls(0.5)
         after = 0 if is_strong else session.tokens.get(place, 0)
         limit, seconds = session.random.choice((2, 100)), self.kv_pace.patience_seconds
-        scanning = self.registers.begin_scan(
-            session.name, str(place), after=after, is_strong=is_strong
-        )
+        scanning = self.registers.begin_scan(session.name, str(place), after=after, is_strong=is_strong)
         found: KvScanned = await self.ask(
             self._any_node(session),
             lambda machine: _kv(machine).scan(
-                place, prefix=b"key-", beyond=None, limit=limit, is_strong=is_strong, after=after,
+                place,
+                prefix=b"key-",
+                beyond=None,
+                limit=limit,
+                is_strong=is_strong,
+                after=after,
                 seconds=seconds,
             ),
-        )  # fmt: skip
+        )
         last = found.entries[-1].key if found.is_cut else b"\xff"
         shown = {key: NOTHING for key in sorted(self.by_place[place]) if key <= last}
         shown |= {entry.key: Shown(entry.version, entry.value) for entry in found.entries}
@@ -469,7 +453,7 @@ class KvLoad(ReplicatedLoad):
 
     async def _produce_keyed(self, name: str, host: Client) -> None:
         generator = self.world.fork(name)
-        client = self._client(host, generator)
+        client = self._client(host, generator, EpochClient)
         producer_id = await self._insist(name, generator, lambda: init_producer_id(client))
         sequences: dict[TopicPartition, int] = {}
         sent = 0
@@ -479,16 +463,16 @@ class KvLoad(ReplicatedLoad):
             value = None if generator.random() < 0.1 else b"%s=%s/%d" % (key, name.encode(), sent)
             record = Record(key=key, value=value, timestamp_ms=host.process.clock.wall_ms())
             batch = encode_batch(
-                [record], producer_id=producer_id, producer_epoch=0,
-                base_sequence=sequences.get(place, 0),
-            )  # fmt: skip
+                [record], producer_id=producer_id, producer_epoch=0, base_sequence=sequences.get(place, 0)
+            )
             writing = self.registers.begin_write(name, (str(place), key), value)
             base = await self._insist(
-                name, generator,
+                name,
+                generator,
                 lambda batch=bytes(batch), place=place: client.produce(  # type: ignore[misc]
                     place.topic, place.partition, bytearray(batch)
                 ),
-            )  # fmt: skip
+            )
             assert base is not None, "acks=all is answered"
             writing.ok(base)
             self.replicas.acknowledged(place, base + 1)
@@ -499,16 +483,17 @@ class KvLoad(ReplicatedLoad):
     async def _transact_on(self, name: str, host: Client) -> None:
         """Transactions, one after the other, and anew after every failure."""
         generator = self.world.fork(name)
-        nodes = list(self.world.machines)
-        generator.shuffle(nodes)
-        client = OnceClient(
-            ",".join(map(bootstrap, nodes)), network=host.network,
-            timeout_seconds=self.pace.timeout_seconds,
-        )  # fmt: skip
+        client = self._client(host, generator, OnceClient)
         producer = KeyedProducer(
-            name, name, client, generator, bumps=generator.random() < 0.5, timeout_ms=1500,
-            patience_seconds=3.0, wall_ms=host.process.clock.wall_ms,
-        )  # fmt: skip
+            name,
+            name,
+            client,
+            generator,
+            bumps=generator.random() < 0.5,
+            timeout_ms=1500,
+            patience_seconds=3.0,
+            wall_ms=host.process.clock.wall_ms,
+        )
         while True:
             try:
                 await producer.init()
@@ -517,7 +502,7 @@ class KvLoad(ReplicatedLoad):
                     await producer.pause(self.kv_pace.think_seconds * 10)
             except TidelogError as error:
                 self.world.trace.note(name, f"{type(error).__name__}: {error}")
-            await producer.pause(_PAUSE_SECONDS * 2)
+            await producer.pause(PAUSE_SECONDS * 2)
 
     async def _transact(self, producer: KeyedProducer) -> None:
         label = producer.next_label()
@@ -543,19 +528,21 @@ class KvLoad(ReplicatedLoad):
 
     # After healing.
 
-    def get_on(self, seconds_max: float) -> None:
-        """Nothing is broken any more: see that everybody gets on, then that all of it is true."""
+    def _healed(self) -> None:
+        """Keys are judged by themselves."""
+
+    def _expected(self) -> Iterable[Hashable]:
+        """What everybody does again, once nothing is broken."""
+        return [
+            (f"client-{number}", what)
+            for number in range(self.kv_pace.clients)
+            for what in ("writes", "reads")
+        ]
+
+    def _end(self, sound: list[Machine], seconds_max: float) -> None:
         world = self.world
-        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
-        if len(sound) <= len(world.machines) // 2:
-            return
-        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
-        self._not_yet = dict.fromkeys(self._expected())
-        world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
-        for task in self._tasks:
-            task.cancel()
-        world.run(_LAST_REQUESTS_SECONDS)
+        self._stop()
         world.run_while(self._not_stable, seconds_max, name=LIVENESS)
         world.run_while(self._not_expired, _EXPIRY_SECONDS_MAX + seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_settled(sound), seconds_max, name=LIVENESS)
@@ -568,21 +555,8 @@ class KvLoad(ReplicatedLoad):
             self._end_remade(self.remade, seconds_max)
         world.run_while(self._not_heard, seconds_max, name=keyvalue_hearing.ALL)
         world.run_while(self._not_copied, seconds_max, name=keyvalue_copies.ALL)
-        reading = [self._spawn(self._hosts[0], self._read_all(m.number)) for m in sound]
-        world.run_until(lambda: all(t.done() for t in reading), seconds_max, name=LIVENESS)
-        world.check_now()
+        self._finish([self._spawn(self._hosts[0], self._read_all(m.number)) for m in sound], seconds_max)
         self._judge()
-
-    def _expected(self) -> list[tuple[str, str]]:
-        """What everybody does again, once nothing is broken."""
-        return [
-            (f"client-{number}", what)
-            for number in range(self.kv_pace.clients)
-            for what in ("writes", "reads")
-        ]
-
-    def _not_got_on(self) -> str | None:
-        return f"nobody does this: {list(self._not_yet)}" if self._not_yet else None
 
     def _end_remade(self, remade: Remade, seconds_max: float) -> None:
         """Let the bucket that is there stay; its watch and its copy get everything of it."""
@@ -601,16 +575,6 @@ class KvLoad(ReplicatedLoad):
     def _not_copied(self) -> str | None:
         return next(filter(None, (copier.lacks() for copier in self.copies)), None)
 
-    def _not_stable(self) -> str | None:
-        for machine in self.world.machines.values():
-            if machine.is_damaged or not machine.is_up:
-                continue
-            for partition in machine.node.broker.partitions():
-                watermark, stable = partition.high_watermark, partition.last_stable_offset
-                if watermark != stable:
-                    return f"{machine.name} {partition.name}: {stable}, and {watermark} committed"
-        return None
-
     def _not_expired(self) -> str | None:
         walls = [machine.clock.wall_ms() for machine in self.world.machines.values()]
         return self.truth.unexpired(min(walls) - 1000)
@@ -626,10 +590,8 @@ class KvLoad(ReplicatedLoad):
                 reading = self.registers.begin_read(name, at)
                 got = await self.ask(
                     node,
-                    lambda machine: _kv(machine).get(
-                        place, key, is_strong=True, after=0, seconds=seconds
-                    ),
-                )  # fmt: skip
+                    lambda machine: _kv(machine).get(place, key, is_strong=True, after=0, seconds=seconds),
+                )
                 reading.ok(_shown(got))
                 return got.applied
 
@@ -642,7 +604,7 @@ class KvLoad(ReplicatedLoad):
                     lambda machine: _kv(machine).get(
                         place, key, is_strong=False, after=after, seconds=seconds
                     ),
-                )  # fmt: skip
+                )
                 reading.ok(_shown(got), got.applied)
 
             after = await self._patiently(name, generator, read)
@@ -651,20 +613,12 @@ class KvLoad(ReplicatedLoad):
     async def _patiently(
         self, who: str, generator: random.Random, attempt: Callable[[], Coroutine[Any, Any, T]]
     ) -> T:
-        while True:
-            try:
-                return await attempt()
-            except (TidelogError, TimeoutError) as error:
-                self.world.trace.note(who, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+        return await Story._insist(self, who, generator, attempt, (TidelogError, TimeoutError))
 
     def _judge(self) -> None:
         if any(self.truth.truth(place).is_behind for place in self.places):
             self.truth.refresh()
-        anomalies = registers.check(self.registers, self.truth.log())
-        if anomalies:
-            more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-            self.world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+        self._blame(registers.check(self.registers, self.truth.log()))
         writes = self.registers.writes
         known = {(write.key, write.version) for write in writes if write.outcome == "ok"}
         unsure = {
@@ -679,19 +633,6 @@ class KvLoad(ReplicatedLoad):
 def _kv(machine: Machine) -> Kv:
     found: Kv = machine.node.services.kv
     return found
-
-
-async def _answer(
-    work: Callable[[Machine], Awaitable[T]], machine: Machine, answer: "asyncio.Future[T]"
-) -> None:
-    try:
-        found = await work(machine)
-    except TidelogError as error:
-        if not answer.done():
-            answer.set_exception(error)
-    else:
-        if not answer.done():
-            answer.set_result(found)
 
 
 def _shown(got: KvGot) -> Shown:

@@ -32,9 +32,9 @@ import msgspec
 from tidelog.errors import TidelogError
 from tidelog.model import Offset
 from tidelog.simulation import registers
-from tidelog.simulation.asgi import Exchange, Unanswered
-from tidelog.simulation.asking import Down
+from tidelog.simulation.http_door import Exchange, Unanswered
 from tidelog.simulation.keyvalue_watch import KeyWatch
+from tidelog.simulation.node_calls import Down
 from tidelog.simulation.registers import ABSENT, NEVER, NOTHING, Logged, Registers, Shown
 from tidelog.simulation.world import World
 
@@ -78,12 +78,7 @@ class _Life:
 class Remade:
     """The bucket, its operator and its clients."""
 
-    def __init__(
-        self,
-        world: World,
-        truth: KeyWatch,
-        making: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, world: World, truth: KeyWatch, making: Mapping[str, Any]) -> None:
         """`making` is the body of the requests that make it, but for the partitions."""
         self._world = world
         self._truth = truth
@@ -114,9 +109,14 @@ class Remade:
     ) -> tuple[int, Any]:
         node = generator.choice(list(self._world.machines))
         exchange = Exchange(
-            self._world, node, method, path, query=query, headers=headers,
+            self._world,
+            node,
+            method,
+            path,
+            query=query,
+            headers=headers,
             body=b"" if body is None else msgspec.json.encode(body),
-        )  # fmt: skip
+        )
         try:
             status, document = await exchange.document(seconds)
         finally:
@@ -235,9 +235,12 @@ class Remade:
     async def use(self, name: str) -> None:
         session = _Session(self, name)
         acts = (
-            (0.35, session.put), (0.1, session.delete), (0.25, session.get),
-            (0.2, session.get_local), (0.1, session.repeat),
-        )  # fmt: skip
+            (0.35, session.put),
+            (0.1, session.delete),
+            (0.25, session.get),
+            (0.2, session.get_local),
+            (0.1, session.repeat),
+        )
         while True:
             (_, act), *_ = session.random.choices(acts, [weight for weight, _ in acts])
             try:
@@ -330,14 +333,15 @@ class _Session:
         life = remade._now()
         label = "" if life is None else life.label
         since = remade._tick()
-        writing = remade.registers.begin_write(
-            self.name, (label, key.encode()), data, expects=expects
-        )
+        writing = remade.registers.begin_write(self.name, (label, key.encode()), data, expects=expects)
         body = {"value": value} if expects is None else {"value": value, "if_version": expects}
         status, document = await self._ask(
-            "PUT", key, body=body, headers={} if once is None else {"idempotency-key": once},
+            "PUT",
+            key,
+            body=body,
+            headers={} if once is None else {"idempotency-key": once},
             query={"sync_timeout_ms": "2000"},
-        )  # fmt: skip
+        )
         is_sure = remade.is_there_since(life)
         if status == 200:
             version = document["version"]
@@ -366,9 +370,12 @@ class _Session:
         once, key, data = self.random.choice(self._done)
         since = remade._tick()
         status, document = await self._ask(
-            "PUT", key, body={"value": msgspec.Raw(data)}, headers={"idempotency-key": once},
+            "PUT",
+            key,
+            body={"value": msgspec.Raw(data)},
+            headers={"idempotency-key": once},
             query={"sync_timeout_ms": "2000"},
-        )  # fmt: skip
+        )
         if status == 200:
             version = document["version"]
             remade.judge_shown(self.name, since, key, version, data, is_write=True)
@@ -392,9 +399,7 @@ class _Session:
         remade, key = self._remade, self._key()
         life = remade._now()
         since = remade._tick()
-        reading = remade.registers.begin_read(
-            self.name, ("" if life is None else life.label, key.encode())
-        )
+        reading = remade.registers.begin_read(self.name, ("" if life is None else life.label, key.encode()))
         status, document = await self._ask("GET", key)
         if status == 200:
             version, data = document["version"], msgspec.json.encode(document["value"])

@@ -1,6 +1,6 @@
 """Copies of buckets outside of the cluster: the client's own, fed by the replication stream.
 
-A copy is what `EmbeddedReplica` keeps (`client/replica_partitions.py`), in SQLite files of its own;
+A copy is what `EmbeddedReplica` keeps (`copies/embedded/partitions.py`), in SQLite files of its own;
 only its sockets and its threads are left out. Its connections are cut, its process ends and comes
 back, now and then with a disk that has lost what was written last, or without its files.
 
@@ -22,10 +22,10 @@ import random
 import shutil
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
-from weakref import finalize
 
 import msgspec
 
@@ -33,17 +33,17 @@ from tidelog.client.http.core import Settings
 from tidelog.client.http.effects import Lost, Reply, Request, Send, Wait
 from tidelog.client.http.transport import make_core
 from tidelog.client.http.values import Change
-from tidelog.client.replica_cache import Recent
-from tidelog.client.replica_files import Layout, take_up
-from tidelog.client.replica_partitions import Kept, Partitions
-from tidelog.client.replica_plan import Aside, Connect, Hear, Say, Steps
-from tidelog.client.replica_reads import key_text, number_of, value_of
-from tidelog.copying.protocol import Source
+from tidelog.copies.embedded.cache import Recent
+from tidelog.copies.embedded.files import Layout, take_up
+from tidelog.copies.embedded.partitions import Kept, Partitions
+from tidelog.copies.embedded.plan import Aside, Connect, Hear, Say, Steps
+from tidelog.copies.embedded.reads import key_text, number_of, value_of
+from tidelog.copies.stream.protocol import Source
 from tidelog.errors import TidelogError
 from tidelog.model import Offset
-from tidelog.simulation.asgi import Exchange, call
-from tidelog.simulation.asking import Down, ask_node
+from tidelog.simulation.http_door import SWITCHING, Exchange, Said, Started, call
 from tidelog.simulation.keyvalue_watch import KeyWatch, read_view
+from tidelog.simulation.node_calls import Down, ask_node, raise_error
 from tidelog.simulation.world import Client, World
 
 FOLD: Final = "a copy is a fold of the log"
@@ -86,7 +86,7 @@ class _Driver:
                 return await self._hear(seconds_max)
             case Say(message):
                 assert self._exchange is not None, "it was connected"
-                self._exchange.say({"type": "websocket.receive", "text": message.decode()})
+                self._exchange.say(message.decode())
             case Connect(url):
                 return await self._connect(url)
             case Aside(work):
@@ -108,7 +108,7 @@ class _Driver:
             answer = await self._exchange.hear(_TIMEOUT_SECONDS)
         except (Down, TimeoutError) as error:
             return Lost(why=str(error), was_sent=False)
-        if answer is None or answer["type"] != "websocket.accept":
+        if not isinstance(answer, Started) or answer.status != SWITCHING:
             return Lost(why="it was refused", was_sent=False)
         self._cut_at = self._world.now + 2 * _CUT_SECONDS * self._random.random()
         return None
@@ -122,19 +122,19 @@ class _Driver:
             message = await self._exchange.hear(left)
         except TimeoutError:
             return Lost(why="nothing was heard, or it was cut", was_sent=True)
-        if message is None or message["type"] != "websocket.send":
+        if not isinstance(message, Said):
             return Lost(why="it was closed", was_sent=True)
-        found: str | bytes = message.get("text") or message["bytes"]
-        return found
+        return message.message
 
     async def _send(self, request: Request) -> Reply | Lost:
         parts = urlsplit(request.url)
         try:
             status, document = await ask_node(
-                self._world, _node_of(request.url),
+                self._world,
+                _node_of(request.url),
                 lambda machine: call(machine, request.method, parts.path, query=parts.query),
                 request.seconds_max,
-            )  # fmt: skip
+            )
         except (TidelogError, TimeoutError) as error:
             return Lost(why=str(error), was_sent=True)
         for broker in document.get("brokers", ()):  # nodes listen at no such address here
@@ -161,7 +161,7 @@ class Copier:
         self._host = host
         self._format = format
         self._directory = Path(tempfile.mkdtemp(prefix="tidelog-simulated-copy-"))
-        finalize(self, shutil.rmtree, self._directory, True)
+        world.on_close.append(partial(shutil.rmtree, self._directory, ignore_errors=True))
         self._partitions: Partitions | None = None
         self._seen: dict[int, tuple[str, Offset]] = {}
         """Of each partition: the topic, and how far the copy was."""
@@ -190,15 +190,17 @@ class Copier:
         nodes = [f"http://node-{number}:{_PORT}" for number in self.world.machines]
         self.random.shuffle(nodes)
         core = make_core(
-            nodes, Settings(timeout=_TIMEOUT_SECONDS), discover=True,
-            clock=lambda: self.world.now, random=self.random.random,
-        )  # fmt: skip
+            nodes,
+            Settings(timeout=_TIMEOUT_SECONDS),
+            discover=True,
+            clock=lambda: self.world.now,
+            random=self.random.random,
+        )
         layout = Layout(self._directory)
         about = take_up(layout, Source(bucket=self.bucket), self.name, lambda: self.name)
         partitions = self._partitions = Partitions(
-            layout, about, core, Recent(), format=self._format, on_change=self._changed,
-            told=self._look,
-        )  # fmt: skip
+            layout, about, core, Recent(), format=self._format, on_change=self._changed, told=self._look
+        )
         self._heard = _kept(partitions)
         self._look()
         partitions.run(self._start)
@@ -206,7 +208,7 @@ class Copier:
 
     def _start(self, plan: Steps[None]) -> "asyncio.Task[None]":
         task = self._host.spawn(_Driver(self).run(plan))
-        task.add_done_callback(_raise)
+        task.add_done_callback(raise_error)
         return task
 
     async def _end(self, partitions: Partitions) -> None:
@@ -324,8 +326,3 @@ def _kept(partitions: Partitions) -> dict[str, Any]:
 def _node_of(url: str) -> int:
     host = urlsplit(url).hostname or ""
     return int(host.removeprefix("node-"))
-
-
-def _raise(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

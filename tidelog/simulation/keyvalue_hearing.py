@@ -26,7 +26,7 @@ from tidelog.client.http.sse import Event, Parser
 from tidelog.errors import TidelogError
 from tidelog.faces.http.streams import read_cursor
 from tidelog.model import Offset
-from tidelog.simulation.asgi import Exchange
+from tidelog.simulation.http_door import Exchange, Piece, Started
 from tidelog.simulation.keyvalue_watch import KeyWatch, Truth
 from tidelog.simulation.world import Client, World
 from tidelog.wire.partitioner import partition_for
@@ -109,11 +109,12 @@ class Watcher:
         exchange = Exchange(self._world, node, "GET", path, query=query, headers=headers)
         try:
             answer = await exchange.hear(_ANSWER_SECONDS)
-            if answer is None:
+            if not isinstance(answer, Started):
                 return
-            if answer["status"] != 200:
-                body = await exchange.hear(_ANSWER_SECONDS) or {}
-                self._refused(node, begun, answer["status"], body.get("body", b"").decode())
+            if answer.status != 200:
+                said = await exchange.hear(_ANSWER_SECONDS)
+                body = said.body if isinstance(said, Piece) else b""
+                self._refused(node, begun, answer.status, body.decode())
                 return
             await self._follow(exchange, node, begun, started)
         finally:
@@ -131,9 +132,9 @@ class Watcher:
                 message = await exchange.hear(_SILENCE_SECONDS if self.is_steady else max(left, 0))
             except TimeoutError:
                 return
-            if message is None or not message.get("body"):
+            if not isinstance(message, Piece) or not message.body:
                 return
-            for event in parser.feed(message["body"]):
+            for event in parser.feed(message.body):
                 if event.kind != "message":
                     document = msgspec.json.decode(event.data)
                     status = document.get("status", 503)

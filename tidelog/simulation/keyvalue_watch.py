@@ -21,19 +21,19 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.services import Services
-from tidelog.broker.views import View
+from tidelog.copies.node.views import View
+from tidelog.copies.views.kv import entry_of, scan
+from tidelog.copies.views.store import position_in
 from tidelog.errors import StorageError
 from tidelog.log.transactions import find_marker
 from tidelog.model import NO_PRODUCER, ONCE_PRODUCER_MIN, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import BatchHeader, Record, decode_batch
+from tidelog.services.services import Services
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.registers import Key, Logged
 from tidelog.simulation.replica_watch import ReplicaWatch
 from tidelog.simulation.world import World
-from tidelog.views.kv import entry_of, scan
-from tidelog.views.store import position_in
 
 VIEW: Final = "a view is a fold of its log"
 VIEW_FALLS: Final = "a view never goes back"
@@ -83,11 +83,7 @@ class KeyWatch:
     """Looks at all that is committed to buckets, and at all views."""
 
     def __init__(
-        self,
-        world: World,
-        replicas: ReplicaWatch,
-        topics: Collection[str],
-        remade: Collection[str] = (),
+        self, world: World, replicas: ReplicaWatch, topics: Collection[str], remade: Collection[str] = ()
     ) -> None:
         """`remade` are those of the topics that are deleted and made anew."""
         self._world = world
@@ -172,9 +168,7 @@ class KeyWatch:
         except (OSError, StorageError):
             truth.is_behind = True  # a fault of its disk: another time
 
-    def _take(
-        self, place: TopicPartition, truth: Truth, header: BatchHeader, batch: memoryview
-    ) -> None:
+    def _take(self, place: TopicPartition, truth: Truth, header: BatchHeader, batch: memoryview) -> None:
         if header.base_offset > truth.end:
             self._find(VIEW, f"{place}: {truth.end} to {header.base_offset} was never seen")
         truth.end = header.next_offset
@@ -304,9 +298,7 @@ class KeyWatch:
             for partition in _partitions(machine):
                 if partition.name.topic in self._topics and not partition.log.start:
                     truth, folded = self._of(partition), Truth()
-                    for header, batch in machine.batches(
-                        partition.log, 0, partition.high_watermark
-                    ):
+                    for header, batch in machine.batches(partition.log, 0, partition.high_watermark):
                         folded.end = header.base_offset
                         self._take(partition.name, folded, header, batch)
                     if folded.at(truth.end) != truth.at(truth.end):

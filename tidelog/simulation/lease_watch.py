@@ -84,8 +84,4 @@ class LeaseWatch:
 
 
 def _lives(image: ClusterImage, *, fenced: bool) -> dict[NodeId, int]:
-    return {
-        node: broker.broker_epoch
-        for node, broker in image.brokers.items()
-        if broker.fenced == fenced
-    }
+    return {node: broker.broker_epoch for node, broker in image.brokers.items() if broker.fenced == fenced}

@@ -101,10 +101,7 @@ def cover(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
     if plan.voters == 1:
         return plan  # no design covers the loss of the only voter
     allowed_seconds = seconds_to_get_over(plan)
-    arguments = {
-        "seconds": allowed_seconds + _BEYOND_SECONDS,
-        "allowed_seconds": allowed_seconds,
-    }
+    arguments = {"seconds": allowed_seconds + _BEYOND_SECONDS, "allowed_seconds": allowed_seconds}
     one, other = choose.sample(range(1, plan.nodes + 1), 2)
     match choose.choice(("pause", "link", "one way")):
         case "pause":
@@ -127,10 +124,12 @@ def seconds_to_get_over(plan: Plan) -> float:
     session_ms, fetch_ms, election_ms, lag_ms = (
         plan.node.get(name, getattr(default, name))
         for name in (
-            "broker_session_timeout_ms", "quorum_fetch_timeout_ms", "quorum_election_timeout_ms",
+            "broker_session_timeout_ms",
+            "quorum_fetch_timeout_ms",
+            "quorum_election_timeout_ms",
             "replica_lag_time_max_ms",
         )
-    )  # fmt: skip
+    )
     milliseconds: int = 2 * session_ms + fetch_ms + 4 * election_ms + lag_ms
     return milliseconds / 1000 + _MARGIN_SECONDS
 

@@ -41,9 +41,7 @@ class MachineClock:
     Invariant: `monotonic` never falls, whatever `rate` becomes.
     """
 
-    def __init__(
-        self, loop: "VirtualLoop", *, seconds: float = 0.0, wall_ms: float = START_WALL_MS
-    ) -> None:
+    def __init__(self, loop: "VirtualLoop", *, seconds: float = 0.0, wall_ms: float = START_WALL_MS) -> None:
         self._loop = loop
         self._since = loop.now
         self._seconds = seconds
@@ -97,10 +95,7 @@ class _State(IntEnum):
 class Process:
     """Something that can die: one life of a node, a client, or the world itself."""
 
-    __slots__ = (
-        "_sweep_at", "clock", "context", "has_threads", "name", "parked", "ran_at", "state",
-        "tasks",
-    )  # fmt: skip
+    __slots__ = ("_sweep_at", "clock", "context", "has_threads", "name", "parked", "ran_at", "state", "tasks")
 
     def __init__(self, name: str, clock: MachineClock, *, has_threads: bool = False) -> None:
         self.name = name
@@ -225,29 +220,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Event:
-        event = Event(
-            self.now, callback, args, self, copy_context() if context is None else context
-        )
+        event = Event(self.now, callback, args, self, copy_context() if context is None else context)
         self._soon.append(event)
         return event
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(  # type: ignore[override]
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: Context | None = None,
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Event:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
-        self,
-        when: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: Context | None = None,
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Event:
         clock = _PROCESS.get(self.world).clock
         if context is None:
@@ -259,9 +244,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         event._when = when  # in the time that the process knows
         return event
 
-    def at(
-        self, when: float, context: Context, callback: Callable[..., object], *args: Any
-    ) -> Event:
+    def at(self, when: float, context: Context, callback: Callable[..., object], *args: Any) -> Event:
         """Call back at `when` of the world's time, in the process of `context`."""
         event = Event(when, callback, args, self, context)
         if when <= self.now:
@@ -273,11 +256,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return event
 
     def create_task(  # type: ignore[override]
-        self,
-        coro: Coroutine[Any, Any, T],
-        *,
-        name: str | None = None,
-        context: Context | None = None,
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
     ) -> "asyncio.Task[T]":
         process = _PROCESS.get(self.world) if context is None else context.get(_PROCESS, self.world)
         # asyncio's own names count up over all loops, so two runs would not have the same.

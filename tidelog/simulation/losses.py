@@ -85,9 +85,12 @@ def by_force(before: PartitionImage | None, after: PartitionImage) -> bool:
 
 
 def agreement(
-    mine: Iterable[tuple[Epoch, Offset]], start: Offset, end: Offset,
-    others: Iterable[tuple[Epoch, Offset]], other_end: Offset,
-) -> Offset:  # fmt: skip
+    mine: Iterable[tuple[Epoch, Offset]],
+    start: Offset,
+    end: Offset,
+    others: Iterable[tuple[Epoch, Offset]],
+    other_end: Offset,
+) -> Offset:
     """Up to where two logs have the same records, as far as both know who wrote what."""
     ours, theirs = EpochHistory(mine), EpochHistory(others)
     end = min(end, other_end)
@@ -189,9 +192,7 @@ class Losses:
             # What was never committed is for the checker to find.
             if kept.is_there(offset, epoch) or (offset, epoch) not in kept.committed.get(value, ())
         ]
-        return replace(
-            read, offsets=tuple(offset for offset, _ in left), values=tuple(v for _, v in left)
-        )
+        return replace(read, offsets=tuple(offset for offset, _ in left), values=tuple(v for _, v in left))
 
     def _stays(self, send: Send) -> bool:
         assert send.offset is not None

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from tidelog.errors import StorageError
 from tidelog.host import Host, Path, read_file
-from tidelog.log.log import ColdRead, Log
+from tidelog.log.log import Log
 from tidelog.model import Offset
 from tidelog.records import BatchHeader, crc_matches, iterate_batches
 from tidelog.simulation.disk import SimulatedDisk
@@ -35,9 +35,7 @@ class SimulatedNode(Protocol):
 class Machine:
     """A disk, two clocks, a place on the network, and the process that runs now, if any."""
 
-    def __init__(
-        self, number: int, loop: VirtualLoop, generator: random.Random, disk: SimulatedDisk
-    ) -> None:
+    def __init__(self, number: int, loop: VirtualLoop, generator: random.Random, disk: SimulatedDisk) -> None:
         self.number = number
         self.name = f"node-{number}"
         self.disk = disk
@@ -106,17 +104,12 @@ class Machine:
         with self.disk.spared():
             return read_file(self.disk, path)
 
-    def batches(
-        self, log: Log, offset: Offset, end: Offset
-    ) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def batches(self, log: Log, offset: Offset, end: Offset) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch of a log from `offset` to `end`, as it lies in memory or in the files."""
         while offset < end:
             found = log.read(max(offset, log.start), _READ_BYTES, end)
-            if isinstance(found, ColdRead):
-                with self.disk.spared():
-                    data = found.perform(self.disk)
-            else:
-                data = b"".join(found[0])
+            with self.disk.spared():
+                data = found.load_unchecked(self.disk)
             if not data:
                 return
             for header, batch in iterate_batches(data):

@@ -28,9 +28,10 @@ def draw_move(
         size = min(choose.choice(sizes), nodes)
         target = tuple(choose.sample(range(1, nodes + 1), size))
     return {
-        "topic": f"tide-{choose.randrange(topics)}", "partition": choose.randrange(partitions),
+        "topic": f"tide-{choose.randrange(topics)}",
+        "partition": choose.randrange(partitions),
         "target": target,
-    }  # fmt: skip
+    }
 
 
 def move(world: World, topic: str, partition: int, target: tuple[NodeId, ...] | None) -> None:
@@ -42,9 +43,8 @@ def move(world: World, topic: str, partition: int, target: tuple[NodeId, ...] | 
 async def _order(world: World, place: TopicPartition, target: tuple[NodeId, ...] | None) -> None:
     host = world.client("operator")
     client = AdminClient(
-        ",".join(map(bootstrap, world.machines)), network=host.network,
-        timeout_seconds=_TIMEOUT_SECONDS,
-    )  # fmt: skip
+        ",".join(map(bootstrap, world.machines)), network=host.network, timeout_seconds=_TIMEOUT_SECONDS
+    )
     try:
         refused = await client.alter_reassignments({place: target})
         world.trace.note(host.name, f"{place} to {target}: {refused.get(place, 'begun')}")

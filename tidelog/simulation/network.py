@@ -106,9 +106,7 @@ class SimulatedNetwork:
 
     def _leave(self, process: Process) -> list[End]:
         self._listeners = {
-            at: listener
-            for at, listener in self._listeners.items()
-            if listener.process is not process
+            at: listener for at, listener in self._listeners.items() if listener.process is not process
         }
         return list(self._ends.pop(process, ()))
 

@@ -26,9 +26,7 @@ _Work: TypeAlias = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 class DiskPace:
     """How slow one machine's disk is; outlives its processes."""
 
-    def __init__(
-        self, generator: random.Random, seconds: tuple[float, float] = (0.00002, 0.001)
-    ) -> None:
+    def __init__(self, generator: random.Random, seconds: tuple[float, float] = (0.00002, 0.001)) -> None:
         self.seconds = seconds
         self.factor = 1.0
         self.stalled_until = 0.0
@@ -59,15 +57,11 @@ class VirtualOffload:
             self._begin(work, future, lane)
         return future
 
-    def _begin(
-        self, work: Callable[[], Any], future: "asyncio.Future[Any]", lane: Lane | None
-    ) -> None:
+    def _begin(self, work: Callable[[], Any], future: "asyncio.Future[Any]", lane: Lane | None) -> None:
         when = self._loop.now + self._pace.delay()
         self._loop.at(when, self._context, self._perform, work, future, lane)
 
-    def _perform(
-        self, work: Callable[[], Any], future: "asyncio.Future[Any]", lane: Lane | None
-    ) -> None:
+    def _perform(self, work: Callable[[], Any], future: "asyncio.Future[Any]", lane: Lane | None) -> None:
         if self._loop.now < self._pace.stalled_until:
             until = self._pace.stalled_until
             self._loop.at(until, self._context, self._perform, work, future, lane)

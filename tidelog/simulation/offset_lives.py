@@ -53,11 +53,9 @@ def offset_lives(plan: Plan, choose: random.Random, enabled: Collection[str]) ->
     rate = choose.choice((0.3, 0.6, 1.0))  # per simulated second
     kinds = ("delete_offsets", "expire_offsets", "delete_group")
     drawn = [
-        Fault(
-            at, choose.choice(kinds), {"asked": choose.randint(1, plan.nodes), "number": number}
-        )
+        Fault(at, choose.choice(kinds), {"asked": choose.randint(1, plan.nodes), "number": number})
         for number, at in enumerate(moments(choose, rate, plan.chaos_seconds))
-    ]  # fmt: skip
+    ]
     looks_ms = choose.choice((200, 1000))
     node = {**plan.node, "offsets_retention_check_interval_ms": looks_ms}
     return with_faults(replace(plan, node=node), drawn)
@@ -179,9 +177,7 @@ class OffsetTeller(Teller):
             self._check(group, place, await self._told(group, place), possible)
             await self.pause()
 
-    def _check(
-        self, group: str, place: TopicPartition, told: Told | None, possible: set[Told]
-    ) -> None:
+    def _check(self, group: str, place: TopicPartition, told: Told | None, possible: set[Told]) -> None:
         if told is None or told in possible:
             return
         known = {one.offset for one in possible}
@@ -200,13 +196,16 @@ class OffsetTeller(Teller):
     ) -> None:
         """Commit; with `short`, to be kept for a moment only."""
         part: dict[str, Any] = {
-            "partition_index": place.partition, "committed_offset": what.offset,
+            "partition_index": place.partition,
+            "committed_offset": what.offset,
             "committed_metadata": what.metadata,
-        }  # fmt: skip
+        }
         asked: dict[str, Any] = {
-            "group_id": group, "generation_id_or_member_epoch": generation, "member_id": member,
+            "group_id": group,
+            "generation_id_or_member_epoch": generation,
+            "member_id": member,
             "topics": [{"name": place.topic, "partitions": [part]}],
-        }  # fmt: skip
+        }
         if short:
             asked["retention_time"] = _RETENTION_MS
         else:
@@ -227,9 +226,11 @@ class OffsetTeller(Teller):
     async def _leave(self, group: str, member: str) -> None:
         async def ask(connection: Connection) -> None:
             answer = await connection.call(
-                Api.LEAVE_GROUP, group_id=group, member_id=member,
+                Api.LEAVE_GROUP,
+                group_id=group,
+                member_id=member,
                 members=[{"member_id": member, "group_instance_id": None, "reason": None}],
-            )  # fmt: skip
+            )
             check(answer.error_code, f"{group} is left")
             for one in getattr(answer, "members", ()):
                 check(one.error_code, f"{group} is left")
@@ -238,17 +239,20 @@ class OffsetTeller(Teller):
 
     async def _told(self, group: str, place: TopicPartition) -> Told | None:
         asked = request_entity(
-            Api.OFFSET_FETCH, NAMED_MOST,
+            Api.OFFSET_FETCH,
+            NAMED_MOST,
             {
                 "groups": [
                     {
-                        "group_id": group, "member_id": None, "member_epoch": -1,
+                        "group_id": group,
+                        "member_id": None,
+                        "member_epoch": -1,
                         "topics": [{"name": place.topic, "partition_indexes": [place.partition]}],
                     }
                 ],
                 "require_stable": True,
             },
-        )  # fmt: skip
+        )
 
         async def ask(connection: Connection) -> Told:
             (answer,) = (await connection.request(asked)).groups

@@ -14,7 +14,6 @@ Rule 3: an order is given once. It may be refused, and it may stay without an an
 | an answer is possible         | replicas are nodes, leaders and in-sync sets are replicas        |
 """
 
-import asyncio
 import random
 import re
 from collections.abc import Callable, Mapping
@@ -27,16 +26,16 @@ import msgspec
 from tidelog.config import DYNAMIC_NODE_SETTINGS
 from tidelog.config.node import all_node_settings
 from tidelog.errors import TidelogError
-from tidelog.faces.http import admin, operations, topics
-from tidelog.faces.http.admin import brokers, configs, groups, moves, quorum
+from tidelog.faces.http import topics, verbs
 from tidelog.faces.http.api import Operation
-from tidelog.simulation.asgi import call
-from tidelog.simulation.asking import ask_node, up_from
+from tidelog.faces.http.openapi import name_of
+from tidelog.simulation.http_door import call
+from tidelog.simulation.node_calls import ask_node, raise_error, up_from
 from tidelog.simulation.nodes import OWN
 from tidelog.simulation.plan import Fault, Plan, moments
 from tidelog.simulation.world import World
 
-VERBS: Final = (*admin.OPERATIONS, *operations.OPERATIONS, *topics.OPERATIONS)
+VERBS: Final = (*verbs.OPERATIONS, *topics.OPERATIONS)
 """All that an operator asks of a node over HTTP."""
 ANSWERED: Final = "an operator is answered"
 POSSIBLE: Final = "an answer is possible"
@@ -86,13 +85,13 @@ class _Draw:
 
         def value(found: re.Match[str]) -> str:
             name, kind = found.groups()
-            if operation.handler is brokers.drain:
+            if name_of(operation) == "brokers_drain":
                 return str(self.drained)
-            if operation.handler is operations.promote_partition:
+            if name_of(operation) == "operations_promote_partition":
                 return {"topic": self.random.choice((self.users, self.own()))}.get(name, "0")
-            if operation.handler is configs.describe_topic_configs:
+            if name_of(operation) == "configs_describe_topic_configs":
                 return self.random.choice((self.users, self.own()))
-            if operation.handler is quorum.remove_voter:
+            if name_of(operation) == "quorum_remove_voter":
                 return str(self.nodes + 1)  # who votes is for another situation to change
             if name == "group":
                 return f"{OWN}1"  # the one that commits offsets
@@ -105,7 +104,7 @@ class _Draw:
         return _PARAMETER.sub(value, operation.path)
 
     def body(self, operation: Operation) -> Any:
-        drawn = _BODIES.get(operation.handler)
+        drawn = _BODIES.get(name_of(operation))
         return {} if drawn is None else drawn(self)
 
 
@@ -127,11 +126,14 @@ def _election(draw: _Draw) -> Any:
 
 def _moves(draw: _Draw) -> Any:
     replicas = draw.random.sample(range(1, draw.nodes + 1), draw.random.randint(1, draw.nodes))
-    return draw.random.choice((
-        {"balance": True}, {"balance": True, "dry_run": True},
-        {"topic": draw.own(), "replicas": replicas},
-        {"topic": draw.own(), "replication": draw.random.randint(1, draw.nodes)},
-    ))  # fmt: skip
+    return draw.random.choice(
+        (
+            {"balance": True},
+            {"balance": True, "dry_run": True},
+            {"topic": draw.own(), "replicas": replicas},
+            {"topic": draw.own(), "replication": draw.random.randint(1, draw.nodes)},
+        )
+    )
 
 
 def _new_topic(draw: _Draw) -> Any:
@@ -143,22 +145,23 @@ def _topic_change(draw: _Draw) -> Any:
     return {"config": {"retention.ms": draw.random.choice((60_000, 3_600_000, None))}}
 
 
-_BODIES: Final[dict[Any, Callable[[_Draw], Any]]] = {
-    groups.reset_group: lambda draw: {"topic": draw.own(), "to": "earliest"},
-    brokers.drain: _drain,
-    configs.change_topic_configs: lambda draw: {"segment.bytes": draw.random.choice((5000, None))},
-    configs.change_broker_configs: _settings,
-    moves.elect_leaders: _election,
-    moves.begin_moves: _moves,
-    operations.promote_partition: lambda draw: {"node": draw.node()},
-    topics.make_topic: _new_topic,
-    topics.change_topic: _topic_change,
+_BODIES: Final[dict[str, Callable[[_Draw], Any]]] = {
+    "groups_reset_group": lambda draw: {"topic": draw.own(), "to": "earliest"},
+    "brokers_drain": _drain,
+    "configs_change_topic_configs": lambda draw: {"segment.bytes": draw.random.choice((5000, None))},
+    "configs_change_broker_configs": _settings,
+    "moves_elect_leaders": _election,
+    "moves_begin_moves": _moves,
+    "operations_promote_partition": lambda draw: {"node": draw.node()},
+    "topics_make_topic": _new_topic,
+    "topics_change_topic": _topic_change,
 }
-"""What an order of an operation says, where nothing is not enough."""
-_QUERIES: Final[dict[Any, Callable[[_Draw], Mapping[str, str]]]] = {
-    groups.delete_offsets: lambda draw: {"topic": draw.own()},
-    configs.change_topic_configs: lambda draw: {"dry_run": draw.random.choice(("true", "false"))},
+"""What an order of an operation says, by the operation's name, where nothing is not enough."""
+_QUERIES: Final[dict[str, Callable[[_Draw], Mapping[str, str]]]] = {
+    "groups_delete_offsets": lambda draw: {"topic": draw.own()},
+    "configs_change_topic_configs": lambda draw: {"dry_run": draw.random.choice(("true", "false"))},
 }
+assert {*_BODIES, *_QUERIES} <= set(map(name_of, VERBS)), "only for what there is"
 
 
 def draw_orders(plan: Plan, choose: random.Random) -> list[Fault]:
@@ -172,7 +175,7 @@ def draw_orders(plan: Plan, choose: random.Random) -> list[Fault]:
             turn = [topics.OPERATIONS[1], *choose.sample(VERBS, len(VERBS))][::-1]
         operation = turn.pop()
         order = {"asked": draw.node(), "verb": verb_of(operation), "path": draw.path(operation)}
-        if (query := _QUERIES.get(operation.handler)) is not None:
+        if (query := _QUERIES.get(name_of(operation))) is not None:
             order["query"] = urlencode(query(draw))
         if operation.body is not None:
             order["body"] = draw.body(operation)
@@ -183,9 +186,7 @@ def draw_orders(plan: Plan, choose: random.Random) -> list[Fault]:
 # Giving it.
 
 
-def order(
-    world: World, asked: int, verb: str, path: str, query: str = "", body: Any = None
-) -> None:
+def order(world: World, asked: int, verb: str, path: str, query: str = "", body: Any = None) -> None:
     """Ask a node for something, as a request over HTTP does."""
     world.count("order")
     task = world.client("operator").spawn(_order(world, asked, verb, path, query, body))
@@ -223,9 +224,3 @@ def impossible(document: Any, nodes: frozenset[int]) -> str | None:
         if document.get("leader") not in (None, *replicas):
             return f"{document['leader']} leads and holds nothing"
     return impossible(list(document.values()), nodes)
-
-
-def raise_error(task: "asyncio.Task[Any]") -> None:
-    """Let the world hear of what a task that nobody awaits has failed by."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

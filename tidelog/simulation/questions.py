@@ -16,16 +16,6 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
-from tidelog.broker.packing import NewRecord
-from tidelog.broker.queue_work import (
-    CreateWork,
-    DeclareWork,
-    DeleteWork,
-    DropWork,
-    MoveWork,
-    QueueWork,
-)
-from tidelog.broker.services import Services
 from tidelog.client.kafka import LATEST
 from tidelog.client.operator import OperatorClient
 from tidelog.client.transactional import TransactionalClient
@@ -35,9 +25,12 @@ from tidelog.model import TopicPartition
 from tidelog.queues.message import MAIN
 from tidelog.queues.records import Settings
 from tidelog.records import Record, encode_batch
-from tidelog.simulation.asking import ask_node, up_from
+from tidelog.services.packing import NewRecord
+from tidelog.services.queue_work import CreateWork, DeclareWork, DeleteWork, DropWork, MoveWork, QueueWork
+from tidelog.services.services import Services
+from tidelog.simulation.node_calls import ask_node, raise_error, up_from
 from tidelog.simulation.nodes import OWN, bootstrap
-from tidelog.simulation.operators import POSSIBLE, raise_error
+from tidelog.simulation.operators import POSSIBLE
 from tidelog.simulation.plan import Fault, Plan, moments
 from tidelog.simulation.stories import WITH_REPLICAS
 from tidelog.simulation.world import World
@@ -73,9 +66,7 @@ class Asker:
 
     async def services(self, work: Callable[[Services], Awaitable[Any]]) -> Any:
         """What a node does for its HTTP face."""
-        return await ask_node(
-            self.world, self.asked, lambda machine: work(machine.node.services), _SECONDS
-        )
+        return await ask_node(self.world, self.asked, lambda machine: work(machine.node.services), _SECONDS)
 
 
 Question: TypeAlias = Callable[[Asker], Awaitable[None]]
@@ -100,14 +91,15 @@ async def _epoch_end(asker: Asker) -> None:
     epoch = (await asker.client.topic(asker.topic)).partitions[0].epoch
     wanted = asker.random.randint(0, max(epoch, 0))
     response = await connection.call(
-        Api.OFFSET_FOR_LEADER_EPOCH, replica_id=-1,
-        topics=[{
-            "topic": asker.topic,
-            "partitions": [
-                {"partition": 0, "current_leader_epoch": -1, "leader_epoch": wanted}
-            ],
-        }],
-    )  # fmt: skip
+        Api.OFFSET_FOR_LEADER_EPOCH,
+        replica_id=-1,
+        topics=[
+            {
+                "topic": asker.topic,
+                "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": wanted}],
+            }
+        ],
+    )
     answer = response.topics[0].partitions[0]
     if not answer.error_code and answer.leader_epoch > wanted:
         asker.fail(f"{asker.topic}-0 answers of epoch {answer.leader_epoch}, not of {wanted}")
@@ -116,12 +108,18 @@ async def _epoch_end(asker: Asker) -> None:
 async def _partitions(asker: Asker) -> None:
     connection = await asker.client.any_connection()
     response = await connection.call(
-        Api.DESCRIBE_TOPIC_PARTITIONS, topics=[{"name": asker.topic}],
-        response_partition_limit=10, cursor=None,
-    )  # fmt: skip
+        Api.DESCRIBE_TOPIC_PARTITIONS,
+        topics=[{"name": asker.topic}],
+        response_partition_limit=10,
+        cursor=None,
+    )
     for one in response.topics[0].partitions:
         if not set(one.isr_nodes) <= set(one.replica_nodes) <= set(asker.world.machines):
             asker.fail(f"{asker.topic}: {one}")
+    moving = await asker.client.list_reassignments()
+    for name, move in moving.items():
+        if not {*move.adding, *move.removing} <= {*move.replicas}:
+            asker.fail(f"{name}: {move}")
 
 
 async def _log_dirs(asker: Asker) -> None:
@@ -162,9 +160,7 @@ async def _records(asker: Asker) -> None:
             _TOPIC, [NewRecord(value, partition=0)], seconds_max=_SECONDS
         )
     )
-    found = await asker.services(
-        lambda services: services.records.read(_TOPIC, 0, offset=placed.offset)
-    )
+    found = await asker.services(lambda services: services.records.read(_TOPIC, 0, offset=placed.offset))
     records, _ = found.unpack(1, 1000)
     written = [one.value for one in records if one.offset == placed.offset]
     if written not in ([], [value]):  # a topic that was made anew may have nothing there
@@ -174,12 +170,16 @@ async def _records(asker: Asker) -> None:
 async def _old_configs(asker: Asker) -> None:
     connection = await asker.client.any_connection()
     await connection.call(
-        Api.ALTER_CONFIGS, validate_only=False,
-        resources=[{
-            "resource_type": 2, "resource_name": _TOPIC,
-            "configs": [{"name": "retention.ms", "value": "3600000"}],
-        }],
-    )  # fmt: skip
+        Api.ALTER_CONFIGS,
+        validate_only=False,
+        resources=[
+            {
+                "resource_type": 2,
+                "resource_name": _TOPIC,
+                "configs": [{"name": "retention.ms", "value": "3600000"}],
+            }
+        ],
+    )
 
 
 async def _commit(asker: Asker) -> None:
@@ -203,9 +203,11 @@ async def _leave(asker: Asker) -> None:
 
 async def _leave_group(connection: Any) -> None:
     await connection.call(
-        Api.LEAVE_GROUP, group_id=_TOPIC, member_id="nobody",
+        Api.LEAVE_GROUP,
+        group_id=_TOPIC,
+        member_id="nobody",
         members=[{"member_id": "nobody", "group_instance_id": None, "reason": None}],
-    )  # fmt: skip
+    )
 
 
 async def _transaction(asker: Asker) -> None:
@@ -226,6 +228,23 @@ async def _orphan(asker: Asker) -> None:
             coordinator_epoch=0,
         )
     )
+
+
+async def _unregister(asker: Asker) -> None:
+    """A broker that is not there is forgotten."""
+    await asker.client.unregister_broker(max(asker.world.machines) + 1)
+
+
+async def _groups(asker: Asker) -> None:
+    """Who consumes, as Kafka's own tools ask for it."""
+    for group in await asker.client.list_groups():
+        await asker.client.describe_group(group.group)
+
+
+async def _transactions(asker: Asker) -> None:
+    """What is open, likewise."""
+    for one in await asker.client.list_transactions(()):
+        await asker.client.describe_transaction(one.transactional_id)
 
 
 async def _forget_decision(asker: Asker) -> None:
@@ -250,9 +269,7 @@ def _queue(work: Callable[[Asker], QueueWork]) -> Question:
     async def ask(asker: Asker) -> None:
         async def do(services: Services) -> Any:
             queues = services.queues
-            return await queues.have_done(
-                await queues.place_of(_TOPIC), work(asker), seconds=_SECONDS
-            )
+            return await queues.have_done(await queues.place_of(_TOPIC), work(asker), seconds=_SECONDS)
 
         await asker.services(do)
 
@@ -295,13 +312,14 @@ QUESTIONS: Final[Mapping[str, Question]] = {
     "leave": _leave,
     "transaction": _transaction,
     "orphan": _orphan,
+    "unregister a broker": _unregister,
+    "groups": _groups,
+    "transactions": _transactions,
     "forget decisions": _forget_decision,
     "restore": _restore,
     "declare a queue": _queue(lambda asker: DeclareWork(name=_TOPIC, settings=Settings())),
     "drop a queue": _queue(lambda asker: DropWork(name=_TOPIC)),
-    "purge a queue": _queue(
-        lambda asker: MoveWork(name=_TOPIC, lane=MAIN, count_max=10, purges=True)
-    ),
+    "purge a queue": _queue(lambda asker: MoveWork(name=_TOPIC, lane=MAIN, count_max=10, purges=True)),
     "delete a queue with pointers": _delete_pointers,
     "forget a waiter": _forget_waiter,
 }
@@ -316,10 +334,11 @@ def draw_questions(plan: Plan, choose: random.Random) -> list[Fault]:
     for number, at in enumerate(moments(choose, rate, plan.chaos_seconds)):
         turn = turn or choose.sample(list(QUESTIONS), len(QUESTIONS))
         question = {
-            "asked": choose.randint(1, plan.nodes), "what": turn.pop(),
+            "asked": choose.randint(1, plan.nodes),
+            "what": turn.pop(),
             "topic": f"tide-{choose.randrange(plan.pace.topics)}" if has_topics else _TOPIC,
             "number": number,
-        }  # fmt: skip
+        }
         drawn.append(Fault(at, "question", question))
     return drawn
 

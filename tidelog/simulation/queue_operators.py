@@ -16,7 +16,12 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.broker.queue_work import (
+from tidelog.errors import OutOfOrderSequence, QueueFull, TidelogError, UnknownQueue
+from tidelog.model import Offset
+from tidelog.queues.events import request_hash
+from tidelog.queues.message import DEAD, MAIN
+from tidelog.queues.records import About, Settings
+from tidelog.services.queue_work import (
     DeclareWork,
     DropWork,
     MoveWork,
@@ -26,12 +31,7 @@ from tidelog.broker.queue_work import (
     ReceiveWork,
     SettleWork,
 )
-from tidelog.broker.queues import Queues
-from tidelog.errors import OutOfOrderSequence, QueueFull, TidelogError, UnknownQueue
-from tidelog.model import Offset
-from tidelog.queues.events import request_hash
-from tidelog.queues.message import DEAD, MAIN
-from tidelog.queues.records import About, Settings
+from tidelog.services.queues import Queues
 
 if TYPE_CHECKING:
     from tidelog.simulation.queues import QueueLoad
@@ -92,9 +92,7 @@ class QueueOperators:
                 pace.visibility_ms + generator.choice((0, 1)), pace.max_deliveries, pace.is_ordered
             )
             key = request_hash(f"{name} {count}") if generator.random() < 0.7 else b""
-            await self._ask(
-                name, generator, queue, DeclareWork(name=queue, settings=settings, request=key)
-            )
+            await self._ask(name, generator, queue, DeclareWork(name=queue, settings=settings, request=key))
             await self._pause(generator)
 
     async def redrive(self, name: str, queue: str) -> None:
@@ -117,25 +115,26 @@ class QueueOperators:
         """Publish into a queue that is full most of the time, and take from it now and then."""
         generator, count = self._world.fork(name), 0
         await self._ask(
-            name,
-            generator,
-            SMALL,
-            DeclareWork(name=SMALL, settings=Settings(messages_max=SMALL_MAX)),
+            name, generator, SMALL, DeclareWork(name=SMALL, settings=Settings(messages_max=SMALL_MAX))
         )
         while not self._load.stops:
             count += 1
             messages = tuple((b"%d" % n, About()) for n in range(generator.randint(1, SMALL_MAX)))
             await self._ask(
-                name, generator, SMALL,
-                PublishWork(
-                    name=SMALL, messages=messages, request=request_hash(f"{name} {count}")
-                ),
-            )  # fmt: skip
+                name,
+                generator,
+                SMALL,
+                PublishWork(name=SMALL, messages=messages, request=request_hash(f"{name} {count}")),
+            )
             if generator.random() < 0.5:
                 work = ReceiveWork(
-                    name=SMALL, lane=MAIN, count_max=3, wait_seconds=0.0, visibility_ms=None,
+                    name=SMALL,
+                    lane=MAIN,
+                    count_max=3,
+                    wait_seconds=0.0,
+                    visibility_ms=None,
                     request=request_hash(f"{name} {count} receives"),
-                )  # fmt: skip
+                )
                 got = await self._ask(name, generator, SMALL, work)
                 receipts = [f"{one.offset}-{one.count}" for one in getattr(got, "messages", ())]
                 if receipts:
@@ -153,9 +152,7 @@ class QueueOperators:
             life += 1
             mine = f"{name} {life}"
             settings = Settings(600_000, 0, generator.random() < 0.5, made_ms=life)
-            declared = DeclareWork(
-                name=OWN, settings=settings, request=request_hash(f"{mine} declares")
-            )
+            declared = DeclareWork(name=OWN, settings=settings, request=request_hash(f"{mine} declares"))
             await self._ask(name, generator, OWN, declared)
             held = await self._fill(name, generator, mine, "first")
             for number in range(generator.randint(0, 2)):
@@ -166,8 +163,7 @@ class QueueOperators:
             drop = DropWork(name=OWN, request=request_hash(f"{mine} drops"))
             if generator.random() < 0.5:  # with a message on its way
                 await asyncio.gather(
-                    self._ask(name, generator, OWN, drop),
-                    self._fill(name, generator, mine, "on its way"),
+                    self._ask(name, generator, OWN, drop), self._fill(name, generator, mine, "on its way")
                 )
             else:
                 await self._ask(name, generator, OWN, drop)
@@ -175,15 +171,11 @@ class QueueOperators:
             self.remade += 1
             self._load.did(name)
 
-    async def _fill(
-        self, name: str, generator: random.Random, mine: str, what: str
-    ) -> dict[Offset, bytes]:
+    async def _fill(self, name: str, generator: random.Random, mine: str, what: str) -> dict[Offset, bytes]:
         values = [b'"%s %s %d"' % (mine.encode(), what.encode(), n) for n in range(3)]
         keys = ("x", "y", None)
         delay = generator.choice((0, 0, 200))
-        messages = tuple(
-            (value, About(key=generator.choice(keys), delay_ms=delay)) for value in values
-        )
+        messages = tuple((value, About(key=generator.choice(keys), delay_ms=delay)) for value in values)
         request = request_hash(f"{mine} {what}")
         work = PublishWork(name=OWN, messages=messages, request=request)
         done = await self._ask(name, generator, OWN, work)
@@ -199,18 +191,11 @@ class QueueOperators:
         return dict(zip(done.offsets, values, strict=True))
 
     async def _change(
-        self,
-        name: str,
-        generator: random.Random,
-        mine: str,
-        held: dict[Offset, bytes],
-        late: list[QueueWork],
+        self, name: str, generator: random.Random, mine: str, held: dict[Offset, bytes], late: list[QueueWork]
     ) -> dict[Offset, bytes]:
         """Empty it, or add to it; what was added."""
         if generator.random() < 0.4:
-            purge = MoveWork(
-                name=OWN, lane=MAIN, purges=True, request=request_hash(f"{mine} purges")
-            )
+            purge = MoveWork(name=OWN, lane=MAIN, purges=True, request=request_hash(f"{mine} purges"))
             done = await self._ask(name, generator, OWN, purge)
             if not isinstance(done, Exception):
                 if done.number != len(held) and not self._strays:
@@ -228,9 +213,13 @@ class QueueOperators:
         while missing and not self._load.stops:
             count += 1
             work = ReceiveWork(
-                name=OWN, lane=MAIN, count_max=10, wait_seconds=0.5, visibility_ms=None,
+                name=OWN,
+                lane=MAIN,
+                count_max=10,
+                wait_seconds=0.5,
+                visibility_ms=None,
                 request=request_hash(f"{mine} receives {count}"),
-            )  # fmt: skip
+            )
             got = await self._ask(name, generator, OWN, work)
             if isinstance(got, Exception):
                 self._world.fail(ONCE_ONLY, f"{mine}: {got}, though nobody has deleted it since")
@@ -242,9 +231,12 @@ class QueueOperators:
             if got.messages:
                 receipts = tuple(f"{one.offset}-{one.count}" for one in got.messages)
                 done = SettleWork(
-                    name=OWN, receipts=receipts, kind="ack", ms=0,
+                    name=OWN,
+                    receipts=receipts,
+                    kind="ack",
+                    ms=0,
                     request=request_hash(f"{mine} acks {count}"),
-                )  # fmt: skip
+                )
                 await self._ask(name, generator, OWN, done)
             elif count > 200:
                 self._world.fail(ONCE_ONLY, f"{mine} never gets {sorted(missing)}")

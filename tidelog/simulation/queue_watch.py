@@ -13,10 +13,10 @@ Beside that every queue's own invariants (`WorkQueue.assert_invariants`).
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tidelog.broker.queues import QueuesDriver
 from tidelog.queues.message import MAIN, Message
 from tidelog.queues.shard import Shard
 from tidelog.records import Record, decode_batch
+from tidelog.services.queues import QueuesDriver
 from tidelog.shards.effects import Moment
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.world import World
@@ -43,9 +43,7 @@ def picture(shard: Shard) -> dict[str, Any]:
     """What the log has told a shard."""
     work = {}
     for name, queue in shard.work_queues.items():
-        rows = [
-            (row.sequence, row.offset, row.size, row.key, 0, 0, MAIN, 0) for row in queue.rows()
-        ]
+        rows = [(row.sequence, row.offset, row.size, row.key, 0, 0, MAIN, 0) for row in queue.rows()]
         messages = [_of(message) for message in queue.messages.values()]
         work[name] = (queue.settings, sorted([*rows, *messages]))
     pointers = {
@@ -60,9 +58,15 @@ def picture(shard: Shard) -> dict[str, Any]:
 
 def _of(message: Message) -> tuple[int, ...]:
     return (
-        message.sequence, message.offset, message.size, message.key, message.count,
-        message.count_before, message.lane, message.since,
-    )  # fmt: skip
+        message.sequence,
+        message.offset,
+        message.size,
+        message.key,
+        message.count,
+        message.count_before,
+        message.lane,
+        message.since,
+    )
 
 
 class QueueWatch:

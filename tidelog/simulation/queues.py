@@ -26,11 +26,16 @@ twice. What operators do meanwhile is in `queue_operators`, what must hold insid
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sized
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from tidelog.broker.queue_work import (
+from tidelog.errors import TidelogError
+from tidelog.model import Offset
+from tidelog.queues.events import Kind, request_hash
+from tidelog.queues.message import DEAD, MAIN
+from tidelog.queues.records import About, Settings
+from tidelog.services.queue_work import (
     AppendWork,
     CreateWork,
     DeclareWork,
@@ -43,18 +48,15 @@ from tidelog.broker.queue_work import (
     ReceiveWork,
     SettleWork,
 )
-from tidelog.broker.queues import Queues
-from tidelog.errors import TidelogError
-from tidelog.model import Offset
-from tidelog.queues.events import Kind, request_hash
-from tidelog.queues.message import DEAD, MAIN
-from tidelog.queues.records import About, Settings
-from tidelog.simulation.asking import ask_node
+from tidelog.services.queues import Queues
+from tidelog.simulation.machine import Machine
+from tidelog.simulation.node_calls import ask_node
 from tidelog.simulation.queue_operators import QueueOperators
 from tidelog.simulation.queue_watch import QueueWatch
-from tidelog.simulation.quorum import LIVENESS, QuorumWatch
+from tidelog.simulation.quorum import QuorumWatch
 from tidelog.simulation.replica_watch import ReplicaWatch
-from tidelog.simulation.world import Client, World
+from tidelog.simulation.story import LIVENESS, PAUSE_SECONDS, Story
+from tidelog.simulation.world import World
 
 T = TypeVar("T")
 
@@ -67,7 +69,6 @@ ONCE: Final = "what is asked for is there once"
 OWNED: Final = "a repeat returns what is owned"
 ORDER: Final = "of one key one after the other"
 
-_PAUSE_SECONDS: Final = 0.2
 _QUEUE: Final = "jobs"
 
 
@@ -112,21 +113,17 @@ class _Answer:
         return self._found
 
 
-class QueueLoad:
+class QueueLoad(Story):
     """The queues of one cluster, and everybody who uses them."""
 
     def __init__(self, world: World, pace: QueuePace, replicas: ReplicaWatch | None = None) -> None:
         """`replicas` watches the cluster already, if queues are not all that there is."""
-        self.world = world
+        super().__init__(world)
         self.pace = pace
         if replicas is None:
             QuorumWatch(world)
             replicas = ReplicaWatch(world)
         self.replicas = replicas
-        self.operations = 0
-        self.acknowledged = 0
-        self._hosts = [world.client(f"client-{number}") for number in world.machines]
-        self._tasks: list[asyncio.Task[None]] = []
         self.stops = False
         """Nobody publishes or appends any more, and workers do all that they are given: of each
         ordered key one message is out at a time, so a backlog would take them minutes otherwise."""
@@ -139,7 +136,6 @@ class QueueLoad:
         self.acked: dict[Offset, str] = {}
         self._acked_count: dict[Offset, int] = {}
         self.maybe_acked: set[Offset] = set()
-        self._not_yet: dict[str, None] = {}
         self._unread, self._undone = _Answer(), _Answer()
         self._stands_at: dict[bytes, Offset] = {}
         self._key_of: dict[Offset, str] = {}
@@ -157,23 +153,10 @@ class QueueLoad:
         """What each reader has got last."""
         return {name: reads[-1][0] for name, reads in self._reads.items() if reads}
 
-    def start(self) -> None:
-        self._spawn(self._hosts[0], self._begin())
-
-    def _spawn(self, host: Client, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = host.spawn(work)
-        task.add_done_callback(_raise)
-        self._tasks.append(task)
-        return task
-
     # Asking.
 
     async def try_once(
-        self,
-        who: str,
-        generator: random.Random,
-        place: Callable[[Queues], Awaitable[Any]],
-        work: QueueWork,
+        self, who: str, generator: random.Random, place: Callable[[Queues], Awaitable[Any]], work: QueueWork
     ) -> QueueAnswer:
         """Ask some node once."""
         seconds = self.pace.patience_seconds
@@ -187,7 +170,7 @@ class QueueLoad:
         node = generator.choice(list(self.world.machines))
         return await ask_node(self.world, node, ask, seconds)
 
-    async def _insist(
+    async def _ask_for(
         self,
         who: str,
         generator: random.Random,
@@ -202,7 +185,7 @@ class QueueLoad:
                 return await self.try_once(who, generator, place, work)
             except (TidelogError, TimeoutError) as error:
                 self.world.trace.note(who, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
+                await asyncio.sleep(PAUSE_SECONDS * generator.random())
                 if once:
                     return None
                 work = work.repeated()
@@ -216,15 +199,14 @@ class QueueLoad:
     async def _begin(self) -> None:
         pace, generator = self.pace, self.world.fork("queues")
         request = request_hash("create")
-        made = await self._insist(
-            "maker", generator, lambda queues: queues.place_for_new(request),
-            CreateWork(request=request),
-        )  # fmt: skip
+        made = await self._ask_for(
+            "maker", generator, lambda queues: queues.place_for_new(request), CreateWork(request=request)
+        )
         assert made.number is not None
         self.queue_id = made.number
         settings = Settings(pace.visibility_ms, pace.max_deliveries, pace.is_ordered)
         declared = DeclareWork(name=_QUEUE, settings=settings, request=request_hash("declare"))
-        await self._insist("maker", generator, _work_place, declared)
+        await self._ask_for("maker", generator, _work_place, declared)
         for number in range(pace.writers):
             self._spawn(self._host(number), self._append_on(f"writer-{number}"))
             self._spawn(self._host(number), self._publish_on(f"publisher-{number}"))
@@ -240,9 +222,6 @@ class QueueLoad:
             for number in range(2):
                 self._spawn(self._host(number), operators.crowd(f"crowd-{number}"))
 
-    def _host(self, number: int) -> Client:
-        return self._hosts[number % len(self._hosts)]
-
     async def _pause(self, generator: random.Random) -> None:
         await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
 
@@ -253,10 +232,8 @@ class QueueLoad:
         while not self.stops:
             count += 1
             value = b'"%s/%d"' % (name.encode(), count)
-            work = AppendWork(
-                queue_id=self.queue_id, value=value, request=request_hash(f"{name} {count}")
-            )
-            done = await self._insist(name, generator, self._pointer_place, work)
+            work = AppendWork(queue_id=self.queue_id, value=value, request=request_hash(f"{name} {count}"))
+            done = await self._ask_for(name, generator, self._pointer_place, work)
             assert done.number is not None
             if self.appended.setdefault(done.number, value) != value:
                 self.world.fail(LOST, f"{done.number}: {self.appended[done.number]!r}, {value!r}")
@@ -272,10 +249,8 @@ class QueueLoad:
         reads = self._reads.setdefault(name, [])
         while True:
             count += 1
-            work = ReadNextWork(
-                queue_id=self.queue_id, client=name, request=request_hash(f"{name} {count}")
-            )
-            found = (await self._insist(name, generator, self._pointer_place, work)).messages
+            work = ReadNextWork(queue_id=self.queue_id, client=name, request=request_hash(f"{name} {count}"))
+            found = (await self._ask_for(name, generator, self._pointer_place, work)).messages
             for message in found:
                 if reads and message.offset <= reads[-1][0]:
                     self.world.fail(POINTERS, f"{name}: {message.offset} after {reads[-1][0]}")
@@ -290,16 +265,14 @@ class QueueLoad:
         generator, count = self.world.fork(name), 0
         while not self.stops:
             count += 1
-            values = [
-                b'"%s/%d/%d"' % (name.encode(), count, n) for n in range(generator.randint(1, 3))
-            ]
+            values = [b'"%s/%d/%d"' % (name.encode(), count, n) for n in range(generator.randint(1, 3))]
             key = f"key-{generator.randint(0, 3)}" if generator.random() < 0.7 else None
             delay_ms = 300 if generator.random() < self.pace.delay_chance else 0
             messages = tuple((value, About(key=key, delay_ms=delay_ms)) for value in values)
             is_known = generator.random() >= self.pace.anonymous_chance
             request = request_hash(f"{name} {count}") if is_known else b""
             work = PublishWork(name=_QUEUE, messages=messages, request=request)
-            done = await self._insist(name, generator, _work_place, work, once=not is_known)
+            done = await self._ask_for(name, generator, _work_place, work, once=not is_known)
             if done is None:
                 continue
             for offset, value in zip(done.offsets, values, strict=True):
@@ -308,7 +281,7 @@ class QueueLoad:
                 if key is not None:
                     self._key_of[offset] = key
             if is_known and generator.random() < self.pace.repeat_chance:
-                again = await self._insist(name, generator, _work_place, work)
+                again = await self._ask_for(name, generator, _work_place, work)
                 if again is not None and again.offsets != done.offsets:
                     self.world.fail(ONCE, f"{values} stand at {done.offsets}, {again.offsets}")
             self.acknowledged += len(values)
@@ -322,11 +295,14 @@ class QueueLoad:
             lane = DEAD if generator.random() < 0.2 else MAIN
             is_known = self.stops or generator.random() >= self.pace.anonymous_chance
             work = ReceiveWork(
-                name=_QUEUE, lane=lane, count_max=generator.randint(1, 4),
-                wait_seconds=generator.choice((0.0, 0.5)), visibility_ms=None,
+                name=_QUEUE,
+                lane=lane,
+                count_max=generator.randint(1, 4),
+                wait_seconds=generator.choice((0.0, 0.5)),
+                visibility_ms=None,
                 request=request_hash(f"{name} {count}") if is_known else b"",
-            )  # fmt: skip
-            got = await self._insist(name, generator, _work_place, work, once=not is_known)
+            )
+            got = await self._ask_for(name, generator, _work_place, work, once=not is_known)
             if got is None:
                 continue
             for message in got.messages:
@@ -339,7 +315,7 @@ class QueueLoad:
                 await self._settle(name, generator, f"{name} {count} settles", got.messages)
             if is_known and got.messages and generator.random() < self.pace.repeat_chance:
                 settled = set(self._settled)
-                again = await self._insist(name, generator, _work_place, work)
+                again = await self._ask_for(name, generator, _work_place, work)
                 self._note_repeat(f"{name} {count}", got, again, settled)
             await self._pause(generator)
 
@@ -388,14 +364,15 @@ class QueueLoad:
         kind = generator.choices(kinds, weights)[0]
         receipts = tuple(f"{one.offset}-{one.count}" for one in messages)
         work = SettleWork(
-            name=_QUEUE, receipts=receipts, kind=kind, ms=generator.randint(1, 1000),
+            name=_QUEUE,
+            receipts=receipts,
+            kind=kind,
+            ms=generator.randint(1, 1000),
             request=request_hash(key),
-        )  # fmt: skip
+        )
         if kind == "ack":
             self.maybe_acked.update(one.offset for one in messages)
-        outcomes: tuple[str, ...] = (
-            await self._insist(name, generator, _work_place, work)
-        ).outcomes
+        outcomes: tuple[str, ...] = (await self._ask_for(name, generator, _work_place, work)).outcomes
         for message, outcome in zip(messages, outcomes, strict=False):
             if kind != "extend" and outcome == "done":
                 self._settled.add((message.offset, message.count))
@@ -410,33 +387,27 @@ class QueueLoad:
 
     # After healing.
 
-    def get_on(self, seconds_max: float) -> None:
-        """Nothing is broken any more: everybody gets on, and the queues get empty."""
-        world, pace = self.world, self.pace
-        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
-        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
-        self._not_yet = dict.fromkeys(
-            f"{kind}-{n}"
-            for kind, count in (
-                ("writer", pace.writers), ("publisher", pace.writers), ("reader", pace.readers),
-                ("worker", pace.workers),
-            )
-            for n in range(count)
-        )  # fmt: skip
-        world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
+    def _expected(self) -> Iterable[Hashable]:
+        pace = self.pace
+        counts = {
+            "writer": pace.writers,
+            "publisher": pace.writers,
+            "reader": pace.readers,
+            "worker": pace.workers,
+        }
+        return [f"{kind}-{number}" for kind, count in counts.items() for number in range(count)]
+
+    def _end(self, sound: list[Machine], seconds_max: float) -> None:
+        """The queues get empty."""
+        world = self.world
         self.stops = True
         world.run_while(self._not_read, seconds_max, name=LIVENESS)
         world.run_while(self._not_done, 4 * seconds_max, name=LIVENESS)
         looking = self._spawn(self._hosts[0], self._look())
         world.run_until(looking.done, seconds_max, name=LIVENESS)
-        for task in self._tasks:
-            task.cancel()
-        world.run(1.0)
+        self._stop(1.0)
         world.check_now()
         self._judge()
-
-    def _not_got_on(self) -> str | None:
-        return f"these do nothing: {list(self._not_yet)}" if self._not_yet else None
 
     def _not_read(self) -> str | None:
         return self._unread.now(self._find_unread, self.appended, *self._reads.values())
@@ -459,9 +430,7 @@ class QueueLoad:
         """In the end nothing is left but what somebody said to be done, and was not heard."""
         generator = self.world.fork("looker")
         while True:
-            found = (
-                await self._insist("looker", generator, _work_place, LookWork(name=_QUEUE))
-            ).document
+            found = (await self._ask_for("looker", generator, _work_place, LookWork(name=_QUEUE))).document
             if not any(found[lane][what] for lane in ("main", "dead") for what in _KINDS):
                 return
             await asyncio.sleep(0.5)
@@ -487,8 +456,3 @@ _KINDS: Final = ("ready", "delayed", "in_flight")
 
 def _work_place(queues: Queues) -> Awaitable[Any]:
     return queues.place_of(_QUEUE)
-
-
-def _raise(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

@@ -23,7 +23,7 @@ client that knows it, so that the client knows what the topic must look like at 
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -45,10 +45,12 @@ from tidelog.errors import TidelogError
 from tidelog.model import INTERNAL_TOPICS, Offset
 from tidelog.raft.voters import ReplicaKey, VoterSet
 from tidelog.simulation.during import TOPIC as PROBED
+from tidelog.simulation.held_answer_watch import HeldAnswerWatch
 from tidelog.simulation.lease_watch import LeaseWatch
 from tidelog.simulation.machine import Machine
-from tidelog.simulation.nodes import OWN, bootstrap
-from tidelog.simulation.world import World
+from tidelog.simulation.nodes import OWN
+from tidelog.simulation.story import LIVENESS, OneTry, Story
+from tidelog.simulation.world import Client, World
 
 T = TypeVar("T")
 
@@ -65,7 +67,6 @@ FENCED: Final = "a fenced broker leads nothing"
 BROKER_EPOCHS: Final = "broker epochs rise"
 SENSE: Final = "what is written makes sense"
 ACKNOWLEDGED: Final = "acknowledged changes stay"
-LIVENESS: Final = "liveness"
 
 _CHECK_EVERY_EVENTS: Final = 8
 _PARTITIONS_EVERY_EVENTS: Final = 64
@@ -104,6 +105,7 @@ class QuorumWatch:
         self._images: dict[Offset, bytes] = {}
         self._broker_epochs: dict[int, int] = {}
         LeaseWatch(world)
+        HeldAnswerWatch(world)
         world.invariant("the quorum", self._check, every=_CHECK_EVERY_EVENTS)
         world.invariant("partitions", self._check_partitions, every=_PARTITIONS_EVERY_EVENTS)
 
@@ -284,61 +286,42 @@ class _Topic:
     retention_told: str | None = None
 
 
-class _OneTry(AdminClient):
+class _OneTry(OneTry, AdminClient):
     """Asks once. Of what was sent twice, the first may take effect long after the second."""
 
-    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await attempt()
 
-
-class QuorumLoad:
+class QuorumLoad(Story):
     """Administrators at work on one cluster."""
 
     def __init__(self, world: World, pace: AdminPace) -> None:
-        self.world = world
+        super().__init__(world, timeout_seconds=pace.timeout_seconds)
         self.pace = pace
         self.watch = QuorumWatch(world)
-        self.operations = 0
-        self.acknowledged = 0
         self.topics: dict[str, _Topic] = {}
         self._names = 0
-        self._tasks: list[asyncio.Task[None]] = []
-        self._waiting: dict[int, None] = {}
 
     def start(self) -> None:
         for number in range(self.pace.clients):
-            self._spawn(number, self._administrate(number))
-
-    def _spawn(self, number: int, work: Coroutine[Any, Any, None]) -> None:
-        task = self.world.client(f"client-{number + 1}").spawn(work)
-        task.add_done_callback(_raise)
-        self._tasks.append(task)
+            host = self.world.client(f"client-{number + 1}")
+            self._spawn(host, self._administrate(number, host))
 
     # What they do.
 
-    async def _administrate(self, number: int) -> None:
+    async def _administrate(self, number: int, host: Client) -> None:
         generator = self.world.fork(f"admin {number}")
         mine: list[str] = []
         while True:
-            client = self._new_client(number, generator)
+            client = self._client(host, generator, _OneTry)
             try:
                 for _ in range(generator.randint(1, 20)):
                     await self._one(client, generator, mine)
-                    self._waiting.pop(number, None)
+                    self._not_yet.pop(number, None)
                     await asyncio.sleep(self.pace.think_seconds * 2 * generator.random())
             except TidelogError as error:
-                self.world.trace.note(f"client-{number + 1}", f"{type(error).__name__}: {error}")
+                self.world.trace.note(host.name, f"{type(error).__name__}: {error}")
                 await asyncio.sleep(_PAUSE_SECONDS * generator.random())
             finally:
                 client.close()
-
-    def _new_client(self, number: int, generator: random.Random) -> _OneTry:
-        nodes = list(self.world.machines)
-        generator.shuffle(nodes)
-        return _OneTry(
-            ",".join(map(bootstrap, nodes)), timeout_seconds=self.pace.timeout_seconds,
-            network=self.world.client(f"client-{number + 1}").network,
-        )  # fmt: skip
 
     async def _one(self, client: AdminClient, generator: random.Random, mine: list[str]) -> None:
         roll = generator.random()
@@ -371,9 +354,7 @@ class QuorumLoad:
         topic = self.topics[name]
         existed, topic.exists = topic.exists, None
         mine.remove(name)
-        await self._ask(
-            partial(client.delete_topic, name), fine=ErrorCode.unknown_topic_or_partition
-        )
+        await self._ask(partial(client.delete_topic, name), fine=ErrorCode.unknown_topic_or_partition)
         if existed:  # else its creation, never answered, may come after all
             topic.exists = False
 
@@ -383,9 +364,7 @@ class QuorumLoad:
             return  # what it has is not known
         count = min(topic.partitions) + 1
         topic.partitions.add(count)
-        await self._ask(
-            partial(client.create_partitions, name, count), fine=ErrorCode.invalid_partitions
-        )
+        await self._ask(partial(client.create_partitions, name, count), fine=ErrorCode.invalid_partitions)
         topic.partitions = {count}
 
     async def _configure(self, client: AdminClient, generator: random.Random, name: str) -> None:
@@ -397,10 +376,7 @@ class QuorumLoad:
         topic.retention.add(value)
         await self._ask(
             partial(
-                client.alter_configs,
-                Resource.TOPIC,
-                name,
-                [ConfigChange(name="retention.ms", value=value)],
+                client.alter_configs, Resource.TOPIC, name, [ConfigChange(name="retention.ms", value=value)]
             )
         )
         topic.retention = {value, *unanswered}
@@ -420,19 +396,14 @@ class QuorumLoad:
 
     # After healing.
 
-    def get_on(self, seconds_max: float) -> None:
-        """Nothing is broken any more: see that everybody gets on, then that nothing is missing."""
-        world = self.world
-        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
-        if len(sound) <= len(world.machines) // 2:
-            return  # a quorum bears the damage of a minority, and no more
-        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
-        self._waiting = dict.fromkeys(range(self.pace.clients))
-        world.run_until(lambda: not self._waiting, seconds_max, name=LIVENESS)
+    def _expected(self) -> Iterable[Hashable]:
+        return range(self.pace.clients)
+
+    def _end(self, sound: list[Machine], seconds_max: float) -> None:
         for task in self._tasks:
             task.cancel()
-        world.run_until(lambda: self._is_settled(sound), seconds_max, name=LIVENESS)
-        world.check_now()
+        self.world.run_until(lambda: self._is_settled(sound), seconds_max, name=LIVENESS)
+        self.world.check_now()
         for machine in sound:
             self._compare(machine)
 
@@ -458,19 +429,11 @@ class QuorumLoad:
                 continue
             if len(found.partitions) not in topic.partitions:
                 self.world.fail(
-                    ACKNOWLEDGED,
-                    f"{name} has {len(found.partitions)} partitions, not {topic.partitions}",
+                    ACKNOWLEDGED, f"{name} has {len(found.partitions)} partitions, not {topic.partitions}"
                 )
             if found.config.get("retention.ms") not in topic.retention:
-                self.world.fail(
-                    ACKNOWLEDGED, f"{name} has {found.config}, not one of {topic.retention}"
-                )
+                self.world.fail(ACKNOWLEDGED, f"{name} has {found.config}, not one of {topic.retention}")
         others = {*self.topics, *INTERNAL_TOPICS, PROBED}
         strangers = [n for n in known if n not in others and not n.startswith(OWN)]
         if strangers:
             self.world.fail(ACKNOWLEDGED, f"nobody asked for {strangers}")
-
-
-def _raise(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

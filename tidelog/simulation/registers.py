@@ -195,9 +195,8 @@ class Scan:
                 self.history.reads.append(read)
             else:
                 read = LocalRead(
-                    self.history, self.process, at, self.after, self.invoked, self.completed, one,
-                    token,
-                )  # fmt: skip
+                    self.history, self.process, at, self.after, self.invoked, self.completed, one, token
+                )
                 self.history.locals.append(read)
 
 
@@ -232,8 +231,7 @@ class Registers:
         self._requests += 1
         now = self.tick()
         found = [
-            Write(self, process, key, value, expects, self._requests, now)
-            for key, value, expects in changes
+            Write(self, process, key, value, expects, self._requests, now) for key, value, expects in changes
         ]
         self.writes += found
         return found
@@ -248,9 +246,7 @@ class Registers:
         self.locals.append(read)
         return read
 
-    def begin_scan(
-        self, process: str, partition: str, *, after: Offset = 0, is_strong: bool = True
-    ) -> Scan:
+    def begin_scan(self, process: str, partition: str, *, after: Offset = 0, is_strong: bool = True) -> Scan:
         scan = Scan(self, process, partition, after, is_strong, self.tick())
         self.scans.append(scan)
         return scan
@@ -302,8 +298,7 @@ class _Timeline:
         self.versions = [state.version for state in states]
         self.absent_before = [0, *accumulate(state.is_absent for state in states)]
         self.low = [
-            _Bound(_ALWAYS) if s.writer is None else _Bound(s.writer.invoked, s.writer)
-            for s in states
+            _Bound(_ALWAYS) if s.writer is None else _Bound(s.writer.invoked, s.writer) for s in states
         ]
         self.high = [
             _Bound(s.writer.completed, s.writer)
@@ -406,9 +401,7 @@ class _Checker:
         """Find every write in the log, and every record's writer."""
         by_value = {(w.key, w.value): w for w in self._history.writes if w.value is not None}
         deletions = {
-            (w.key, w.version): w
-            for w in self._history.writes
-            if w.value is None and w.outcome == "ok"
+            (w.key, w.version): w for w in self._history.writes if w.value is None and w.outcome == "ok"
         }
         for key, records in self._log.items():
             states = [_State(ABSENT, None, None)]

@@ -154,9 +154,19 @@ class _View:
     """One partition in one process, and what was last seen of it."""
 
     __slots__ = (
-        "agreed_in", "cuts", "damaged_at", "epoch", "key", "leader", "log", "machine", "partition",
-        "start", "watermark", "writes_in",
-    )  # fmt: skip
+        "agreed_in",
+        "cuts",
+        "damaged_at",
+        "epoch",
+        "key",
+        "leader",
+        "log",
+        "machine",
+        "partition",
+        "start",
+        "watermark",
+        "writes_in",
+    )
 
     def __init__(self, machine: Machine, key: Key, partition: Partition) -> None:
         self.machine = machine
@@ -244,9 +254,7 @@ class ReplicaWatch:
         """Those whom nobody counts on."""
         return self._fenced
 
-    def acknowledged_alone(
-        self, place: TopicPartition, node: NodeId, base: Offset, epoch: Epoch
-    ) -> None:
+    def acknowledged_alone(self, place: TopicPartition, node: NodeId, base: Offset, epoch: Epoch) -> None:
         """A node, fenced before it was asked, in or after `epoch`, has acknowledged with acks=1."""
         key = (self._topics[place.topic], place.partition)
         copy = self._copy_of(node, key)
@@ -463,9 +471,7 @@ class ReplicaWatch:
                     self._left.pop((node, key), None)
             self._judge_members(key, state)
 
-    def _look_for_force(
-        self, key: Key, before: PartitionImage | None, state: PartitionImage
-    ) -> None:
+    def _look_for_force(self, key: Key, before: PartitionImage | None, state: PartitionImage) -> None:
         name = next((name for name, topic in self._topics.items() if topic == key[0]), None)
         if name is None or self._losses is None:
             return
@@ -654,9 +660,7 @@ class ReplicaWatch:
         committed = self._committed.get(key)
         if committed is None or end > committed.end:
             durability = view.partition.config.durability
-            self._committed[key] = _Committed(
-                leader.epoch, end, log.start, tuple(log.epochs), durability
-            )
+            self._committed[key] = _Committed(leader.epoch, end, log.start, tuple(log.epochs), durability)
         self._tell_committed(view, end)
 
     def _tell_committed(self, view: _View, end: Offset) -> None:
@@ -750,9 +754,7 @@ def may_hold_less(before: Log, after: Log) -> bool:
 
 
 def _copy(log: Log) -> _Copy:
-    return _Copy(
-        log.start, log.written_end, log.synced_end, tuple(log.epochs), damaged_at=log.damaged_at
-    )
+    return _Copy(log.start, log.written_end, log.synced_end, tuple(log.epochs), damaged_at=log.damaged_at)
 
 
 def _agree(

@@ -18,7 +18,7 @@ What must hold while it runs is said in `replica_watch` and in `quorum`. Then:
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -30,13 +30,14 @@ from tidelog.controller.image import ClusterImage, Place
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.model import NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches, read_header
-from tidelog.simulation import history
+from tidelog.simulation import history, history_check
 from tidelog.simulation.history import History
 from tidelog.simulation.losses import Losses, truncated
 from tidelog.simulation.machine import Machine
-from tidelog.simulation.nodes import bootstrap, rack_of
-from tidelog.simulation.quorum import LIVENESS, QuorumWatch
+from tidelog.simulation.nodes import rack_of
+from tidelog.simulation.quorum import QuorumWatch
 from tidelog.simulation.replica_watch import COMMITTED, SHOWN, ReplicaWatch
+from tidelog.simulation.story import LIVENESS, PAUSE_SECONDS, OneTry, Story, create_topic
 from tidelog.simulation.workload import Pace, init_producer_id
 from tidelog.simulation.world import Client, World
 from tidelog.wire.apis import Api
@@ -44,11 +45,8 @@ from tidelog.wire.apis import Api
 T = TypeVar("T")
 
 _BRISK_OPERATIONS: Final = 1000
-_PAUSE_SECONDS: Final = 0.2
 _POLL_BYTES_MAX: Final = 16 * 1024
 _FINAL_BYTES_MAX: Final = 256 * 1024
-_LAST_REQUESTS_SECONDS: Final = 3.0
-"""What producers sent before they were told to stop may arrive for so long."""
 _REMOVAL_SECONDS_MAX: Final = 10.0
 
 LEFT: Final = "who holds nothing has no files"
@@ -98,14 +96,12 @@ class EpochClient(KafkaClient):
         async def attempt() -> tuple[Epoch, Offset]:
             connection = await self.leader(place.topic, place.partition)
             current = (await self.topic(place.topic)).partitions[place.partition].epoch
-            asked = {
-                "partition": place.partition, "current_leader_epoch": current,
-                "leader_epoch": epoch,
-            }  # fmt: skip
+            asked = {"partition": place.partition, "current_leader_epoch": current, "leader_epoch": epoch}
             response = await connection.call(
-                Api.OFFSET_FOR_LEADER_EPOCH, replica_id=NO_NODE,
+                Api.OFFSET_FOR_LEADER_EPOCH,
+                replica_id=NO_NODE,
                 topics=[{"topic": place.topic, "partitions": [asked]}],
-            )  # fmt: skip
+            )
             (answer,) = response.topics[0].partitions
             check(answer.error_code, str(place))
             return answer.leader_epoch, answer.end_offset
@@ -124,22 +120,31 @@ class EpochClient(KafkaClient):
     ) -> Polled:
         """What one broker answers."""
         response = await connection.call(
-            Api.FETCH, timeout_seconds=self._timeout_seconds + ANSWER_SECONDS / 10,
-            replica_id=NO_NODE, max_wait=100, min_bytes=1, max_bytes=bytes_max,
-            isolation_level=int(committed_only), session_id=0, session_epoch=-1,
-            forgotten_topics_data=[], rack_id=rack,
+            Api.FETCH,
+            timeout_seconds=self._timeout_seconds + ANSWER_SECONDS / 10,
+            replica_id=NO_NODE,
+            max_wait=100,
+            min_bytes=1,
+            max_bytes=bytes_max,
+            isolation_level=int(committed_only),
+            session_id=0,
+            session_epoch=-1,
+            forgotten_topics_data=[],
+            rack_id=rack,
             topics=[
                 {
                     "topic": place.topic,
                     "partitions": [
                         {
-                            "partition": place.partition, "current_leader_epoch": epoch,
-                            "fetch_offset": offset, "partition_max_bytes": bytes_max,
+                            "partition": place.partition,
+                            "current_leader_epoch": epoch,
+                            "fetch_offset": offset,
+                            "partition_max_bytes": bytes_max,
                         }
                     ],
                 }
             ],
-        )  # fmt: skip
+        )
         check(getattr(response, "error_code", 0), f"fetch from {place}")
         (answer,) = response.responses[0].partitions
         check(answer.error_code, str(place))
@@ -150,16 +155,17 @@ class EpochClient(KafkaClient):
         ]
         aborted = [(one.producer_id, one.first_offset) for one in answer.aborted_transactions or ()]
         return Polled(
-            epoch, answer.high_watermark, batches, answer.last_stable_offset, aborted,
+            epoch,
+            answer.high_watermark,
+            batches,
+            answer.last_stable_offset,
+            aborted,
             answer.preferred_read_replica,
-        )  # fmt: skip
+        )
 
 
-class OneTryClient(EpochClient):
+class OneTryClient(OneTry, EpochClient):
     """Asks once: what has no sequence would be stored twice."""
-
-    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        return await attempt()
 
 
 class RackClient(EpochClient):
@@ -194,35 +200,27 @@ class RackClient(EpochClient):
         return await self.retry(attempt)
 
 
-class ReplicatedLoad:
+class ReplicatedLoad(Story):
     """Producers and consumers of one cluster."""
 
     def __init__(self, world: World, pace: Pace) -> None:
-        self.world = world
+        super().__init__(world, timeout_seconds=pace.timeout_seconds)
         self.pace = pace
         self.watch = QuorumWatch(world)
         self.losses = Losses() if pace.may_lose else None
         self.replicas = ReplicaWatch(world, self.losses)
         self.history = History()
-        self.operations = 0
-        self.acknowledged = 0
         self.places = [
             TopicPartition(f"tide-{topic}", partition)
             for topic in range(pace.topics)
             for partition in range(pace.partitions)
         ]
-        self._hosts = [world.client(f"client-{number}") for number in world.machines]
         self._shown: dict[TopicPartition, dict[Epoch, Offset]] = {p: {} for p in self.places}
         self._decoded: dict[tuple[TopicPartition, Offset], tuple[bytes, list[bytes]]] = {}
         self._written_in: dict[int, list[Epoch]] = {}
         """By when a poll was begun, the epochs of the records that it found."""
         self._read_in: dict[str, tuple[Epoch, Epoch]] = {}
         """Of who reads: the epoch of the last record, and of the leader that was asked."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._waiting: dict[int, None] = {}
-
-    def start(self) -> None:
-        self._spawn(self._hosts[0], self._begin())
 
     def think_seconds(self) -> float:
         """How long a client waits between operations; longer once there have been many.
@@ -231,27 +229,11 @@ class ReplicatedLoad:
         """
         return self.pace.think_seconds * (1 if self.operations < _BRISK_OPERATIONS else 10)
 
-    def _spawn(self, host: Client, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = host.spawn(work)
-        task.add_done_callback(_raise)
-        self._tasks.append(task)
-        return task
-
-    def _client(
-        self, host: Client, generator: random.Random, kind: type[EpochClient] = EpochClient
-    ) -> EpochClient:
-        nodes = list(self.world.machines)
-        generator.shuffle(nodes)
-        return kind(
-            ",".join(map(bootstrap, nodes)), network=host.network,
-            timeout_seconds=self.pace.timeout_seconds,
-        )  # fmt: skip
-
     # What they do.
 
     async def _begin(self) -> None:
         generator = self.world.fork("topics")
-        client = self._client(self._hosts[0], generator)
+        client = self._client(self._hosts[0], generator, EpochClient)
         for name in dict.fromkeys(place.topic for place in self.places):
             await self._insist("client-1", generator, lambda n=name: self._create(client, n))  # type: ignore[misc]
         client.close()
@@ -273,33 +255,29 @@ class ReplicatedLoad:
 
     async def _create(self, client: KafkaClient, name: str) -> None:
         pace = self.pace
-        try:
-            await client.create_topic(
-                name, partitions=pace.partitions, replication=pace.replication,
-                configs=dict(pace.topic_configs),
-            )  # fmt: skip
-        except Refused as error:
-            if error.code != ErrorCode.topic_already_exists:  # it was, and the answer was lost
-                raise
+        await create_topic(
+            client,
+            name,
+            partitions=pace.partitions,
+            replication=pace.replication,
+            configs=dict(pace.topic_configs),
+        )
 
     async def _insist(
-        self, who: str, generator: random.Random, attempt: Callable[[], Coroutine[Any, Any, T]]
+        self,
+        who: str,
+        generator: random.Random,
+        attempt: Callable[[], Coroutine[Any, Any, T]],
+        errors: tuple[type[Exception], ...] = (TidelogError,),
     ) -> T:
-        """Try again until it is done, whatever the nodes say: they have their troubles."""
-        while True:
-            try:
-                answer = await attempt()
-            except TidelogError as error:
-                self.world.trace.note(who, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(_PAUSE_SECONDS * generator.random())
-            else:
-                self.operations += 1
-                return answer
+        answer = await super()._insist(who, generator, attempt, errors)
+        self.operations += 1
+        return answer
 
     async def _produce(self, number: int, host: Client, place: TopicPartition) -> None:
         process, partition = f"producer-{number}", str(place)
         generator = self.world.fork(process)
-        client = self._client(host, generator)
+        client = self._client(host, generator, EpochClient)
         producer_id = await self._insist(process, generator, lambda: init_producer_id(client))
         sequence = sent = 0
         while True:
@@ -309,15 +287,12 @@ class ReplicatedLoad:
                 padding = b"." * generator.randint(0, self.pace.value_bytes_max)
                 records.append(
                     Record(
-                        value=b"%d/%d %s" % (number, sent, padding),
-                        timestamp_ms=host.process.clock.wall_ms(),
+                        value=b"%d/%d %s" % (number, sent, padding), timestamp_ms=host.process.clock.wall_ms()
                     )
                 )
             values = [record.value or b"" for record in records]
             batch = bytes(
-                encode_batch(
-                    records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
-                )
+                encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
             )
             sending = self.history.begin_send(process, partition, values)
             base = await self._insist(
@@ -327,9 +302,7 @@ class ReplicatedLoad:
             )
             if base is None:  # what was before it is lost: it cannot know of this one, either
                 sending.info()
-                producer_id = await self._insist(
-                    process, generator, lambda: init_producer_id(client)
-                )
+                producer_id = await self._insist(process, generator, lambda: init_producer_id(client))
                 sequence = 0
                 continue
             sending.ok(base)
@@ -339,12 +312,10 @@ class ReplicatedLoad:
             if self.losses and (problem := self.losses.not_committed(partition, base, values)):
                 self.world.fail(COMMITTED, problem)
             sequence += len(records)
-            self._waiting.pop(number, None)
+            self._not_yet.pop(number, None)
             await asyncio.sleep(self.think_seconds() * 2 * generator.random())
 
-    async def _send(
-        self, client: KafkaClient, place: TopicPartition, batch: bytearray
-    ) -> Offset | None:
+    async def _send(self, client: KafkaClient, place: TopicPartition, batch: bytearray) -> Offset | None:
         """Where a batch is; None if its producer's order is lost, as it may be by force."""
         try:
             base = await client.produce(place.topic, place.partition, batch)
@@ -366,15 +337,12 @@ class ReplicatedLoad:
             place = generator.choice(self.places)
             sent += 1
             record = Record(
-                value=b"%s/%d" % (process.encode(), sent),
-                timestamp_ms=host.process.clock.wall_ms(),
+                value=b"%s/%d" % (process.encode(), sent), timestamp_ms=host.process.clock.wall_ms()
             )
             sending = self.history.begin_send(process, str(place), [record.value or b""])
             epoch, fenced = self.replicas.epoch_of(place), self.replicas.fenced()
             try:
-                base = await client.produce(
-                    place.topic, place.partition, encode_batch([record]), acks=1
-                )
+                base = await client.produce(place.topic, place.partition, encode_batch([record]), acks=1)
                 known = await client.topic(place.topic)
             except TidelogError as error:
                 self.world.trace.note(process, f"{type(error).__name__}: {error}")
@@ -407,9 +375,8 @@ class ReplicatedLoad:
 
     def _reader(self, number: int, host: Client, generator: random.Random) -> EpochClient:
         if number >= self.pace.rack_readers:
-            return self._client(host, generator)
+            return self._client(host, generator, EpochClient)
         client = self._client(host, generator, RackClient)
-        assert isinstance(client, RackClient)
         client.rack = rack_of(generator.choice(list(self.world.machines)))
         return client
 
@@ -432,8 +399,7 @@ class ReplicatedLoad:
         def on_epoch(epoch: Epoch) -> None:
             nonlocal floor
             floor = max(
-                (self._left(place, e, epoch, shown[e]) for e in shown if e <= epoch),
-                default=NO_OFFSET,
+                (self._left(place, e, epoch, shown[e]) for e in shown if e <= epoch), default=NO_OFFSET
             )
 
         polling = self.history.begin_poll(process)
@@ -444,9 +410,7 @@ class ReplicatedLoad:
             lambda: self._read_once(client, place, offset, bytes_max=bytes_max, on_epoch=on_epoch),
         )
         asked_in = None if polled is None else polled.epoch
-        if self.losses and await self._is_truncated(
-            process, generator, client, place, offset, asked_in
-        ):
+        if self.losses and await self._is_truncated(process, generator, client, place, offset, asked_in):
             polling.ok([])
             self._assign(process, [])
             self._assign(process, [place])
@@ -505,7 +469,7 @@ class ReplicatedLoad:
         """Where to read on whoever was told that there is no such offset."""
         started = await self._insist(process, generator, lambda: _earliest(client, place))
         if started <= offset:
-            await asyncio.sleep(_PAUSE_SECONDS)  # another leads, who knows more
+            await asyncio.sleep(PAUSE_SECONDS)  # another leads, who knows more
         return max(offset, started)
 
     def _left(self, place: TopicPartition, since: Epoch, epoch: Epoch, offset: Offset) -> Offset:
@@ -547,7 +511,7 @@ class ReplicatedLoad:
         self.world.trace.note(process, str(error))
         if not any(m.is_damaged or m.is_rotten for m in self.world.machines.values()):
             raise error
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(PAUSE_SECONDS)
 
     def _values(self, place: TopicPartition, base: Offset, batch: bytes) -> list[bytes]:
         """Most batches were read before, and need not be decoded again."""
@@ -559,34 +523,31 @@ class ReplicatedLoad:
 
     # After healing.
 
-    def get_on(self, seconds_max: float) -> None:
-        """Nothing is broken any more: see that everybody gets on, then that nothing is missing."""
-        world = self.world
-        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
-        if len(sound) <= len(world.machines) // 2:
-            return  # a quorum bears the damage of a minority, and no more
-        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
+    def _healed(self) -> None:
         self.replicas.check_producers()
-        self._waiting = dict.fromkeys(range(self.pace.producers))
-        world.run_while(self._not_sent, seconds_max, name=LIVENESS)
+
+    def _expected(self) -> Iterable[Hashable]:
+        return range(self.pace.producers)
+
+    def _end(self, sound: list[Machine], seconds_max: float) -> None:
+        world = self.world
         world.run_while(lambda: self._not_whole(sound), seconds_max, name=LIVENESS)
-        for task in self._tasks:
-            task.cancel()
-        world.run(_LAST_REQUESTS_SECONDS)
+        self._stop()
         world.run_while(lambda: self._not_settled(sound), seconds_max, name=LIVENESS)
         world.run_while(lambda: self._left_behind(sound), _REMOVAL_SECONDS_MAX, name=LEFT)
+        readers = self._read_in_the_end(seconds_max)
+        self.replicas.check_producers()
+        self._check_history(readers, sound)
+
+    def _read_in_the_end(self, seconds_max: float) -> list[str]:
+        """Everybody reads everything; under which names."""
         readers = [f"reader-{number}" for number in range(1, len(self._hosts) + 1)]
         reading = [
             self._spawn(host, self._read_everything(name, host))
             for name, host in zip(readers, self._hosts, strict=True)
         ]
-        world.run_while(lambda: _not_read(readers, reading), seconds_max, name=LIVENESS)
-        world.check_now()
-        self.replicas.check_producers()
-        self._check_history(readers, sound)
-
-    def _not_sent(self) -> str | None:
-        return f"producers {list(self._waiting)} do not get on" if self._waiting else None
+        self._finish(reading, seconds_max)
+        return readers
 
     def _known_places(self, image: ClusterImage) -> list[Place]:
         """Where the partitions are; fewer while not all are known."""
@@ -630,6 +591,17 @@ class ReplicatedLoad:
                 return f"{place.name}: (watermark, held, end) {ends}"
         return None
 
+    def _not_stable(self) -> str | None:
+        """Where a transaction is undecided."""
+        for machine in self.world.machines.values():
+            if machine.is_damaged or not machine.is_up:
+                continue
+            for partition in machine.node.broker.partitions():
+                watermark, stable = partition.high_watermark, partition.last_stable_offset
+                if watermark != stable:
+                    return f"{machine.name} {partition.name}: {stable}, and {watermark} committed"
+        return None
+
     def _left_behind(self, sound: list[Machine]) -> str | None:
         """Which node has files of a partition that it does not hold."""
         for place in self._known_places(sound[0].node.broker.image):
@@ -642,15 +614,13 @@ class ReplicatedLoad:
 
     async def _read_everything(self, process: str, host: Client) -> None:
         generator = self.world.fork(process)
-        client = self._client(host, generator)
+        client = self._client(host, generator, EpochClient)
         for place in self.places:
             self._assign(process, [place])
             self._read_in.pop(process, None)
             offset, is_end = 0, False
             while not is_end:
-                offset, is_end = await self._poll(
-                    process, generator, client, place, offset, _FINAL_BYTES_MAX
-                )
+                offset, is_end = await self._poll(process, generator, client, place, offset, _FINAL_BYTES_MAX)
         client.close()
 
     def _check_history(self, readers: list[str], sound: list[Machine]) -> None:
@@ -676,25 +646,13 @@ class ReplicatedLoad:
         happened: Iterable[history.Operation] = self.history
         if self.losses:
             happened = list(self.losses.surviving(self.history, self._written_in))
-        anomalies = history.check(
-            happened, final_reads=readers, replicas=copies, watermarks=watermarks,
-            log_starts=starts,
-        )  # fmt: skip
-        if anomalies:
-            more = f" (and {len(anomalies) - 1} more)" if len(anomalies) > 1 else ""
-            self.world.fail(anomalies[0].rule, f"{anomalies[0]}{more}")
+        self._blame(
+            history_check.check(
+                happened, final_reads=readers, replicas=copies, watermarks=watermarks, log_starts=starts
+            )
+        )
 
 
 async def _earliest(client: KafkaClient, place: TopicPartition) -> Offset:
     found = await client.list_offsets(place.topic, {place.partition: EARLIEST})
     return found[place.partition].offset
-
-
-def _not_read(readers: list[str], reading: "list[asyncio.Task[None]]") -> str | None:
-    left = [name for name, task in zip(readers, reading, strict=True) if not task.done()]
-    return f"{left} cannot read everything" if left else None
-
-
-def _raise(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        raise error

@@ -47,10 +47,11 @@ def rotting(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan
     """Every node scrubs, and some nodes rot."""
     defaults = replace(plan.node["topic_defaults"], segment_bytes=choose.choice((1000, 5000)))
     node = {
-        **plan.node, "topic_defaults": defaults,
+        **plan.node,
+        "topic_defaults": defaults,
         "scrub_bytes_per_second": choose.choice((1 << 20, 16 << 20)),
         "scrub_interval_ms": choose.choice((500, 1000, 5000)),
-    }  # fmt: skip
+    }
     pace = replace(plan.pace, replication=min(3, plan.nodes))
     kept = tuple(fault for fault in plan.faults if not _leaves_few(fault))
     plan = replace(plan, node=node, pace=pace, faults=kept)
@@ -63,9 +64,11 @@ def rotting(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan
     for at in times if rotten else ():
         share = choose.randrange(len(rotten))
         arguments = {
-            "node": rotten[share], "count": choose.choice((1, 1, 3, 20)), "share": share,
+            "node": rotten[share],
+            "count": choose.choice((1, 1, 3, 20)),
+            "share": share,
             "shares": len(rotten),
-        }  # fmt: skip
+        }
         faults.append(Fault(at, ROT, arguments))
     return with_faults(plan, faults)
 
@@ -128,9 +131,7 @@ def check_healed(world: World, seconds_max: float) -> None:
     _check_mistaken(world, machines)
 
 
-def _not_scrubbed(
-    world: World, machines: list[Machine], cycles: dict[int, tuple[int, int]]
-) -> str | None:
+def _not_scrubbed(world: World, machines: list[Machine], cycles: dict[int, tuple[int, int]]) -> str | None:
     """Who has not scrubbed everything since it is up, or knows of rot."""
     waiting = None
     for machine in machines:
@@ -138,7 +139,7 @@ def _not_scrubbed(
             waiting = f"{machine.name} is not up"
             continue
         broker = machine.node.broker
-        state = broker.scrubber.state
+        state = broker.replication.scrubber.state
         if not state.cycle:
             waiting = f"{machine.name} has not read which cycle it is in"
             continue
@@ -168,8 +169,7 @@ def _not_scrubbable(machine: Machine) -> list[TopicPartition]:
         for partition in machine.node.broker.partitions()
         if partition.name.topic.startswith(TOPICS)
         and (partition.leader is not None or partition.follower is not None)
-        and partition.log.segments[-1].base
-        > min(partition.high_watermark, partition.log.synced_end)
+        and partition.log.segments[-1].base > min(partition.high_watermark, partition.log.synced_end)
     ]
 
 
@@ -180,9 +180,8 @@ def _rot_in(machine: Machine, partition: Partition) -> str | None:
         if following.base > min(partition.high_watermark, log.synced_end):
             break
         scrub = SegmentScrub(
-            segment, following.base, start=log.start, epochs=log.epochs,
-            has_gaps=partition.has_gaps,
-        )  # fmt: skip
+            segment, following.base, start=log.start, epochs=log.epochs, has_gaps=partition.has_gaps
+        )
         with machine.disk.spared():
             scrub.seek(machine.disk)
         if not scrub.is_done:
@@ -194,6 +193,6 @@ def _check_mistaken(world: World, machines: list[Machine]) -> None:
     if any(world.faults[kind] for kind in _MISREAD):
         return
     for machine in machines:
-        state = machine.node.broker.scrubber.state
+        state = machine.node.broker.replication.scrubber.state
         if state.found and not machine.is_rotten:
             world.fail(MISTAKEN, f"{machine.name}: {state.open or state.recent}")

@@ -24,10 +24,7 @@ def rotting_indexes(plan: Plan, choose: random.Random, enabled: Collection[str])
             Fault(
                 at,
                 ROT_INDEXES,
-                {
-                    "node": choose.randint(1, plan.nodes),
-                    "suffix": choose.choice((".index", ".timeindex")),
-                },
+                {"node": choose.randint(1, plan.nodes), "suffix": choose.choice((".index", ".timeindex"))},
             )
             for at in times
         ],
@@ -39,9 +36,10 @@ def rot_indexes(world: World, node: int, suffix: str) -> None:
     machine = world.machines[node]
     logs = [path for path in machine.files() if path.name.endswith(".log")]
     sealed = [
-        path.with_suffix(suffix) for path, following in pairwise(logs)
+        path.with_suffix(suffix)
+        for path, following in pairwise(logs)
         if path.parent == following.parent  # only the last one of a directory grows
-    ]  # fmt: skip
+    ]
     for path in machine.random.sample(sealed, len(sealed)):
         if machine.flip_bits(1, suffix, inside=str(path)):
             machine.is_rotten = True  # its scrubber makes the index again, and tells

@@ -42,12 +42,9 @@ def rotting_notes(plan: Plan, choose: random.Random, enabled: Collection[str]) -
 def rotting_views(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Plan:
     """Bits of views flip on any node."""
     faults = [
-        Fault(
-            at, ROT_VIEWS,
-            {"node": choose.randint(1, plan.nodes), "count": choose.choice((1, 3, 50))},
-        )
+        Fault(at, ROT_VIEWS, {"node": choose.randint(1, plan.nodes), "count": choose.choice((1, 3, 50))})
         for at in moments(choose, choose.choice((0.3, 1.0)), plan.chaos_seconds)
-    ]  # fmt: skip
+    ]
     return with_faults(plan, faults)
 
 

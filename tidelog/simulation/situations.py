@@ -27,12 +27,7 @@ from tidelog.simulation import (
     strangers,
     who_leads,
 )
-from tidelog.simulation.deletions import (
-    alter_compaction,
-    alter_retention,
-    delete_records,
-    situate_deletions,
-)
+from tidelog.simulation.deletions import alter_compaction, alter_retention, delete_records, situate_deletions
 from tidelog.simulation.descriptors import (
     draw_few_descriptors,
     draw_interrupts,
@@ -122,102 +117,128 @@ def _operators(plan: Plan, choose: random.Random, enabled: Collection[str]) -> P
 
 SITUATIONS: Final = (
     Situation(
-        name="one full disk", stories=CLUSTERS, chance=0.04, situate=draw_one_full_disk,
-        kinds={"fill_one_disk": fill_one_disk}, alone=True,
+        name="one full disk",
+        stories=CLUSTERS,
+        chance=0.04,
+        situate=draw_one_full_disk,
+        kinds={"fill_one_disk": fill_one_disk},
+        alone=True,
     ),
     # Before those that draw nodes: it changes how many there are.
-    Situation(
-        name="observers", stories=_WITH_COPIES, chance=0.25, situate=layout.observers
-    ),
+    Situation(name="observers", stories=_WITH_COPIES, chance=0.25, situate=layout.observers),
     Situation(name="racks", stories=("replicated",), chance=0.3, situate=layout.racks),
     Situation(
-        name="lead", stories=WITH_REPLICAS, chance=0.3, situate=who_leads.lead,
+        name="lead",
+        stories=WITH_REPLICAS,
+        chance=0.3,
+        situate=who_leads.lead,
         kinds={"promote": who_leads.promote, "elect_preferred": who_leads.elect_preferred},
     ),
     Situation(
-        name="fail_over_by_hand", stories=WITH_REPLICAS, chance=0.15,
+        name="fail_over_by_hand",
+        stories=WITH_REPLICAS,
+        chance=0.15,
         situate=who_leads.fail_over_by_hand,
-        kinds={
-            "promote": who_leads.promote, "manual_failover": who_leads.manual_failover,
-        },
+        kinds={"promote": who_leads.promote, "manual_failover": who_leads.manual_failover},
     ),
     Situation(
-        name="operators", stories=CLUSTERS, chance=0.25, situate=_operators,
+        name="operators",
+        stories=CLUSTERS,
+        chance=0.25,
+        situate=_operators,
         kinds={"order": order, "question": question},
     ),
     Situation(
-        name="upkeep", stories=CLUSTERS, chance=0.2, situate=draw_upkeep,
+        name="upkeep",
+        stories=CLUSTERS,
+        chance=0.2,
+        situate=draw_upkeep,
         kinds={"roll": roll, "shut_down": shut_down, "drain": drain},
     ),
+    Situation(name="moves", stories=WITH_REPLICAS, chance=0.5, situate=_moves, kinds={"move": move}),
+    Situation(name="rot", stories=ROT_STORIES, chance=0.3, situate=rotting, kinds={ROT: rot_sealed}),
     Situation(
-        name="moves", stories=WITH_REPLICAS, chance=0.5, situate=_moves, kinds={"move": move}
-    ),
-    Situation(
-        name="rot", stories=ROT_STORIES, chance=0.3, situate=rotting, kinds={ROT: rot_sealed}
-    ),
-    Situation(
-        name="deletions", stories=WITH_REPLICAS, chance=0.4, situate=situate_deletions,
+        name="deletions",
+        stories=WITH_REPLICAS,
+        chance=0.4,
+        situate=situate_deletions,
         kinds={
-            "delete_records": delete_records, "alter_retention": alter_retention,
+            "delete_records": delete_records,
+            "alter_retention": alter_retention,
             "alter_compaction": alter_compaction,
         },
     ),
     Situation(
-        name="rot_indexes", stories=STORIES, chance=0.2, situate=rotting_indexes,
+        name="rot_indexes",
+        stories=STORIES,
+        chance=0.2,
+        situate=rotting_indexes,
         kinds={ROT_INDEXES: rot_indexes},
     ),
     Situation(
-        name="rot_notes", stories=STORIES, chance=0.2, situate=rotting_notes,
-        kinds={ROT_NOTES: rot_notes},
+        name="rot_notes", stories=STORIES, chance=0.2, situate=rotting_notes, kinds={ROT_NOTES: rot_notes}
     ),
     Situation(
-        name="rot_views", stories=("kv",), chance=0.3, situate=rotting_views,
-        kinds={ROT_VIEWS: rot_views},
+        name="rot_views", stories=("kv",), chance=0.3, situate=rotting_views, kinds={ROT_VIEWS: rot_views}
     ),
     Situation(
-        name="reset_one_end", stories=STORIES, chance=0.2, situate=links.reset_one_end,
+        name="reset_one_end",
+        stories=STORIES,
+        chance=0.2,
+        situate=links.reset_one_end,
         kinds={"reset_one_end": World.reset_one_end},
     ),
     Situation(
-        name="forget", stories=STORIES, chance=0.2, situate=links.forget,
-        kinds={"forget": World.forget},
+        name="forget", stories=STORIES, chance=0.2, situate=links.forget, kinds={"forget": World.forget}
     ),
+    Situation(name="part", stories=STORIES[1:], chance=0.2, situate=links.part, kinds={"part": World.part}),
     Situation(
-        name="part", stories=STORIES[1:], chance=0.2, situate=links.part,
-        kinds={"part": World.part},
-    ),
-    Situation(
-        name="failed looks", stories=STORIES, chance=0.1, situate=draw_failed_looks,
+        name="failed looks",
+        stories=STORIES,
+        chance=0.1,
+        situate=draw_failed_looks,
         kinds={"fail_looks": fail_looks},
     ),
     Situation(
-        name="few descriptors", stories=STORIES, chance=0.15, situate=draw_few_descriptors,
+        name="few descriptors",
+        stories=STORIES,
+        chance=0.15,
+        situate=draw_few_descriptors,
         kinds={"exhaust_descriptors": exhaust_descriptors},
     ),
     Situation(
-        name="interrupts", stories=STORIES, chance=0.1, situate=draw_interrupts,
+        name="interrupts",
+        stories=STORIES,
+        chance=0.1,
+        situate=draw_interrupts,
         kinds={"interrupt_disk": interrupt_disk},
     ),
     Situation(
-        name="strangers", stories=("transactions",), chance=0.3, situate=strangers.strangers,
+        name="strangers",
+        stories=("transactions",),
+        chance=0.3,
+        situate=strangers.strangers,
         kinds={
-            "forge_marker": strangers.forge_marker, "forge_batch": strangers.forge_batch,
+            "forge_marker": strangers.forge_marker,
+            "forge_batch": strangers.forge_batch,
             "forget_batch": strangers.forget_batch,
         },
     ),
     Situation(
-        name="group lives", stories=("groups",), chance=0.4, situate=group_lives.group_lives,
-        kinds={
-            "remake_topic": group_lives.remake_topic, "restart_static": group_lives.restart_static,
-        },
+        name="group lives",
+        stories=("groups",),
+        chance=0.4,
+        situate=group_lives.group_lives,
+        kinds={"remake_topic": group_lives.remake_topic, "restart_static": group_lives.restart_static},
     ),
     Situation(name="watches", stories=("kv",), chance=0.3, situate=keyvalue_drawn.watches),
     Situation(name="copies", stories=("kv",), chance=0.3, situate=keyvalue_drawn.copies),
+    Situation(name="buckets anew", stories=("kv",), chance=0.25, situate=keyvalue_drawn.buckets_anew),
     Situation(
-        name="buckets anew", stories=("kv",), chance=0.25, situate=keyvalue_drawn.buckets_anew
-    ),
-    Situation(
-        name="offset lives", stories=("groups",), chance=0.4, situate=offset_lives.offset_lives,
+        name="offset lives",
+        stories=("groups",),
+        chance=0.4,
+        situate=offset_lives.offset_lives,
         kinds={
             "delete_offsets": offset_lives.delete_offsets,
             "expire_offsets": offset_lives.expire_offsets,
@@ -227,36 +248,55 @@ SITUATIONS: Final = (
     Situation(name="snapshots", stories=STORIES[1:], chance=0.3, situate=electing.snapshots),
     Situation(name="reserve", stories=STORIES, chance=0.3, situate=electing.reserve),
     Situation(
-        name="voters", stories=STORIES[1:], chance=0.2, situate=electing.voters,
+        name="voters",
+        stories=STORIES[1:],
+        chance=0.2,
+        situate=electing.voters,
         kinds={"change_voter": electing.change_voter},
     ),
     Situation(
-        name="new_disk", stories=("cluster",), chance=0.25, situate=electing.new_disk,
+        name="new_disk",
+        stories=("cluster",),
+        chance=0.25,
+        situate=electing.new_disk,
         kinds={"new_disk": electing.befall_new_disk},
     ),
     Situation(
-        name="metadata rot", stories=STORIES[1:], chance=0.2, situate=electing.rot,
+        name="metadata rot",
+        stories=STORIES[1:],
+        chance=0.2,
+        situate=electing.rot,
         kinds={"rot_metadata": electing.rot_metadata, "misdirect": World.misdirect_write},
     ),
     # After those that let logs rot: it has none of them beside it.
     Situation(
-        name="force", stories=("replicated",), chance=0.2, situate=who_leads.force,
+        name="force",
+        stories=("replicated",),
+        chance=0.2,
+        situate=who_leads.force,
         kinds={
-            "force": who_leads.force_promote, "elect_unclean": who_leads.elect_unclean,
+            "force": who_leads.force_promote,
+            "elect_unclean": who_leads.elect_unclean,
             "allow_unclean": who_leads.allow_unclean,
         },
     ),
     # After those that draw moments until the chaos ends: it may end later.
     Situation(
-        name="full disks", stories=STORIES, chance=0.07, situate=draw_full_disks,
+        name="full disks",
+        stories=STORIES,
+        chance=0.07,
+        situate=draw_full_disks,
         kinds={"fill_disks": fill_disks, "refuse_names": refuse_names},
     ),
     # The last: it has no other fault beside it, and judges what a cluster does meanwhile.
     Situation(
-        name="cover", stories=WITH_REPLICAS, chance=0.05, situate=links.cover,
+        name="cover",
+        stories=WITH_REPLICAS,
+        chance=0.05,
+        situate=links.cover,
         kinds={"pause_one": links.pause_one, "part_one_link": links.part_one_link},
     ),
-)  # fmt: skip
+)
 
 EVERY_KIND: Final[dict[str, Befall]] = {kind: befall for kind, (_, befall) in KINDS.items()}
 """How each kind of fault or verb happens, of random faults and of situations."""

@@ -16,9 +16,7 @@ from tidelog.simulation.plan import Plan
 from tidelog.simulation.queues import QueuePace
 from tidelog.simulation.transactions import TransactionPace
 
-STORIES: Final = (
-    "alone", "cluster", "replicated", "groups", "transactions", "kv", "queues", "http",
-)  # fmt: skip
+STORIES: Final = ("alone", "cluster", "replicated", "groups", "transactions", "kv", "queues", "http")
 CLUSTERS: Final = frozenset(STORIES) - {"alone"}
 """The stories whose nodes keep one metadata log."""
 WITH_REPLICAS: Final = frozenset(("replicated", "transactions", "kv", "http"))
@@ -64,16 +62,18 @@ def _line_up(plan: Plan) -> Plan:
         has_operators=choose.random() < 0.7,
     )
     node = {
-        **plan.node, "queues_topic_num_partitions": choose.choice((1, 2, 4)),
+        **plan.node,
+        "queues_topic_num_partitions": choose.choice((1, 2, 4)),
         "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
-    }  # fmt: skip
+    }
     if choose.random() < 0.5:  # compacted all the while
         node["log_cleaner_backoff_ms"] = choose.choice((100, 1000))
         node["topic_defaults"] = replace(
-            plan.node["topic_defaults"], segment_bytes=choose.choice((1000, 5000, 20_000)),
+            plan.node["topic_defaults"],
+            segment_bytes=choose.choice((1000, 5000, 20_000)),
             min_cleanable_dirty_ratio=0.01,
             delete_retention_ms=choose.choice((0, 1000, 60_000)),
-        )  # fmt: skip
+        )
     return replace(plan, queue_pace=pace, node=node)
 
 
@@ -92,10 +92,12 @@ def _gather(plan: Plan) -> Plan:
         timeout_seconds=choose.choice((0.2, 1.0, 3.0)),
     )
     node = {
-        **plan.node, "group_min_session_timeout_ms": 100, "offsets_topic_num_partitions": 2,
+        **plan.node,
+        "group_min_session_timeout_ms": 100,
+        "offsets_topic_num_partitions": 2,
         "group_initial_rebalance_delay_ms": choose.choice((0, 300)),
         "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
-    }  # fmt: skip
+    }
     return replace(plan, group_pace=pace, node=node)
 
 
@@ -114,14 +116,20 @@ def _serve(plan: Plan) -> Plan:
         restores=choose.random() < 0.5,
     )
     kv_pace = replace(
-        plan.kv_pace, clients=choose.randint(2, 3), keys=choose.choice((2, 4)),
+        plan.kv_pace,
+        clients=choose.randint(2, 3),
+        keys=choose.choice((2, 4)),
         think_seconds=choose.choice((0.15, 0.3, 0.5)),
-    )  # fmt: skip
+    )
     queue_pace = replace(
-        plan.queue_pace, writers=1, readers=1, workers=choose.randint(1, 2),
-        think_seconds=choose.choice((0.3, 0.6)), patience_seconds=timeout_seconds,
+        plan.queue_pace,
+        writers=1,
+        readers=1,
+        workers=choose.randint(1, 2),
+        think_seconds=choose.choice((0.3, 0.6)),
+        patience_seconds=timeout_seconds,
         has_operators=choose.random() < 0.1,
-    )  # fmt: skip
+    )
     return replace(plan, http_pace=http_pace, kv_pace=kv_pace, queue_pace=queue_pace)
 
 
@@ -129,12 +137,16 @@ def _transact(plan: Plan) -> Plan:
     """What only transactions need."""
     choose = random.Random(f"{plan.seed} transacts")
     pace = replace(
-        plan.pace, topics=choose.choice((1, 2)), partitions=choose.randint(1, 3),
-        consumers=choose.choice((1, 2)), lone_producers=0,
-        batch_records_max=choose.choice((1, 3)), value_bytes_max=choose.choice((10, 200)),
+        plan.pace,
+        topics=choose.choice((1, 2)),
+        partitions=choose.randint(1, 3),
+        consumers=choose.choice((1, 2)),
+        lone_producers=0,
+        batch_records_max=choose.choice((1, 3)),
+        value_bytes_max=choose.choice((10, 200)),
         think_seconds=choose.choice((0.02, 0.05, 0.15)),
         timeout_seconds=choose.choice((0.5, 1.0, 3.0)),
-    )  # fmt: skip
+    )
     transaction_pace = TransactionPace(
         ids=choose.randint(1, 3),
         rivals=choose.choice((1, 1, 2)),
@@ -150,9 +162,10 @@ def _transact(plan: Plan) -> Plan:
         new_protocol_chance=choose.choice((0.0, 0.5, 0.5, 1.0)),
     )
     node = {
-        **plan.node, "transaction_state_log_num_partitions": choose.choice((1, 2)),
+        **plan.node,
+        "transaction_state_log_num_partitions": choose.choice((1, 2)),
         "offsets_topic_num_partitions": 2,
-    }  # fmt: skip
+    }
     return replace(plan, pace=pace, transaction_pace=transaction_pace, node=node)
 
 
@@ -168,10 +181,13 @@ def _keep(plan: Plan) -> Plan:
             "delete.retention.ms": choose.choice(("0", "1000", "60000")),
         }
     pace = replace(
-        plan.pace, topics=choose.choice((1, 1, 2)), partitions=choose.randint(1, 3),
-        topic_configs=tuple(configs.items()), lone_producers=0,
+        plan.pace,
+        topics=choose.choice((1, 1, 2)),
+        partitions=choose.randint(1, 3),
+        topic_configs=tuple(configs.items()),
+        lone_producers=0,
         timeout_seconds=choose.choice((0.5, 1.0, 3.0)),
-    )  # fmt: skip
+    )
     kafka = choose.choice(((0, 0), (0, 0), (1, 0), (0, 1), (1, 2)))
     kv_pace = KvPace(
         clients=choose.randint(3, 6),
@@ -185,10 +201,11 @@ def _keep(plan: Plan) -> Plan:
         nap_chance=choose.choice((0.0, 0.05)),
     )
     node = {
-        **plan.node, "log_cleaner_backoff_ms": choose.choice((100, 1000)),
+        **plan.node,
+        "log_cleaner_backoff_ms": choose.choice((100, 1000)),
         "transaction_state_log_num_partitions": 1,
         "topic_defaults": replace(plan.node["topic_defaults"], segment_bytes=segment_bytes),
-    }  # fmt: skip
+    }
     return replace(plan, pace=pace, kv_pace=kv_pace, node=node)
 
 
@@ -199,19 +216,23 @@ def _replicate(plan: Plan, enabled: Collection[str]) -> Plan:
     if choose.random() < 0.3 and not FORGETTING.union(DAMAGING).intersection(enabled):
         configs["durability"] = "replicated"
     pace = replace(
-        plan.pace, topics=choose.choice((1, 1, 2)), partitions=choose.randint(1, 2),
-        replication=choose.choice((3, 3, 3, 2)), topic_configs=tuple(configs.items()),
+        plan.pace,
+        topics=choose.choice((1, 1, 2)),
+        partitions=choose.randint(1, 2),
+        replication=choose.choice((3, 3, 3, 2)),
+        topic_configs=tuple(configs.items()),
         lone_producers=choose.choice((0, 0, 1)),
-    )  # fmt: skip
+    )
     if not set(DAMAGING).isdisjoint(enabled):  # of two replicas the damaged one may be all there is
         pace = replace(pace, replication=3)
     pace = replace(pace, replication=min(pace.replication, plan.nodes))
     node = {
-        **plan.node, "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
+        **plan.node,
+        "replica_lag_time_max_ms": choose.choice((1000, 3000, 10_000)),
         "catchup_threshold_records": choose.choice((0, 5, 100)),
         "catchup_bytes_per_second": choose.choice((0, 0, 1_000_000, 4_000_000)),
         "catchup_concurrent_max": choose.choice((1, 2, 8)),
         "catchup_scan_ms": choose.choice((200, 1000, 5000)),
         "catchup_check_ms": choose.choice((500, 10_000)),
-    }  # fmt: skip
+    }
     return replace(plan, pace=pace, node=node)

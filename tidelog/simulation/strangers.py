@@ -19,14 +19,13 @@ from tidelog.client.transactional import TransactionalClient
 from tidelog.client.transactions import OpenTransaction
 from tidelog.errors import TidelogError
 from tidelog.model import TopicPartition
-from tidelog.simulation.asking import up_from
+from tidelog.simulation.node_calls import raise_error, up_from
 from tidelog.simulation.nodes import bootstrap
-from tidelog.simulation.operators import raise_error
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
 from tidelog.simulation.transaction_watch import BATCH
 from tidelog.simulation.world import World
-from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
+from tidelog.wire.batches_decided import Counting
 
 _SECONDS: Final = 4.0
 _FAR: Final = (0, 0, 0, 1, 2**31 - 1)
@@ -66,12 +65,7 @@ def strangers(plan: Plan, choose: random.Random, enabled: Collection[str]) -> Pl
 
 
 def forge_marker(
-    world: World,
-    asked: int,
-    topic: str,
-    partition: int,
-    epochs_ahead: int,
-    coordinators_ahead: int,
+    world: World, asked: int, topic: str, partition: int, epochs_ahead: int, coordinators_ahead: int
 ) -> None:
     """Abort what somebody has open in a partition."""
     world.count("forge_marker")
@@ -85,13 +79,13 @@ def forge_marker(
             if one.current_txn_start_offset < 0:
                 continue
             orphan = OpenTransaction(
-                place=TopicPartition(topic, partition), producer_id=one.producer_id,
+                place=TopicPartition(topic, partition),
+                producer_id=one.producer_id,
                 producer_epoch=min(one.producer_epoch + epochs_ahead, 2**15 - 1),
-                first_offset=one.current_txn_start_offset, last_timestamp_ms=one.last_timestamp,
-                coordinator_epoch=min(
-                    max(one.coordinator_epoch, 0) + coordinators_ahead, 2**31 - 1
-                ),
-            )  # fmt: skip
+                first_offset=one.current_txn_start_offset,
+                last_timestamp_ms=one.last_timestamp,
+                coordinator_epoch=min(max(one.coordinator_epoch, 0) + coordinators_ahead, 2**31 - 1),
+            )
             await client.abort_orphan(orphan)
 
     _come(world, asked, "forge_marker", forge)
@@ -126,13 +120,9 @@ def forget_batch(world: World, asked: int, query: int, ahead: int) -> None:
     _come(world, asked, "forget_batch", forge)
 
 
-def _come(
-    world: World, asked: int, what: str, ask: Callable[[TransactionalClient], Awaitable[None]]
-) -> None:
+def _come(world: World, asked: int, what: str, ask: Callable[[TransactionalClient], Awaitable[None]]) -> None:
     host = world.client("stranger")
-    client = _Client(
-        bootstrap(up_from(world, asked)), network=host.network, timeout_seconds=_SECONDS
-    )
+    client = _Client(bootstrap(up_from(world, asked)), network=host.network, timeout_seconds=_SECONDS)
 
     async def come() -> None:
         try:

@@ -17,12 +17,13 @@ from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.simulation import layout
-from tidelog.simulation.coverage import Coverage, Met
+from tidelog.simulation.coverage import Coverage
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.faults import DAMAGING, KINDS, Draw
 from tidelog.simulation.groups import GroupLoad
 from tidelog.simulation.http_story import HttpLoad
 from tidelog.simulation.keyvalue import KvLoad
+from tidelog.simulation.met import Met
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.queues import QueueLoad
 from tidelog.simulation.quorum import AdminPace, QuorumLoad
@@ -108,10 +109,7 @@ def make_plan(
             "split_chance": choose.choice((0.0, 0.05, 0.5)),
             "window_bytes": choose.choice((2000, 16 * 1024, 256 * 1024)),
         },
-        disk={
-            "sector_bytes": choose.choice((32, 128, 512)),
-            "cache_miss": choose.choice((0.0, 0.3)),
-        },
+        disk={"sector_bytes": choose.choice((32, 128, 512)), "cache_miss": choose.choice((0.0, 0.3))},
         disk_seconds_max=choose.choice((0.0002, 0.002, 0.02)),
         node={
             "checkpoint_ms": choose.choice((50, 500, 5000)),
@@ -155,11 +153,19 @@ def play(
 ) -> Outcome:
     """Run a plan to its end, or to the first violation."""
     violation: Violation | None = None
-    with World(
-        plan.seed, nodes=plan.nodes, keep_trace=keep_trace, restart_after_seconds=1.0,
-        node_factory=node_factory or layout.node_factory(plan),
-        disk_factory=partial(disk_factory, **plan.disk), replay=replay, **plan.network,
-    ) as world, Coverage(world, plan) as coverage:  # fmt: skip
+    with (
+        World(
+            plan.seed,
+            nodes=plan.nodes,
+            keep_trace=keep_trace,
+            restart_after_seconds=1.0,
+            node_factory=node_factory or layout.node_factory(plan),
+            disk_factory=partial(disk_factory, **plan.disk),
+            replay=replay,
+            **plan.network,
+        ) as world,
+        Coverage(world, plan) as coverage,
+    ):
         for machine in world.machines.values():
             machine.pace.seconds = (0.00002, plan.disk_seconds_max)
         workload = _load(world, plan)
@@ -199,9 +205,7 @@ def play(
         )
 
 
-def _load(
-    world: World, plan: Plan
-) -> Workload | QuorumLoad | ReplicatedLoad | GroupLoad | QueueLoad:
+def _load(world: World, plan: Plan) -> Workload | QuorumLoad | ReplicatedLoad | GroupLoad | QueueLoad:
     match plan.story:
         case "cluster":
             return QuorumLoad(world, plan.admin_pace)

@@ -30,14 +30,7 @@ from tidelog.groups.records import OffsetWritten
 from tidelog.groups.records import decode as decode_group
 from tidelog.log.log import Log
 from tidelog.log.transactions import find_marker
-from tidelog.model import (
-    NO_PRODUCER,
-    OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
-    Offset,
-    ProducerId,
-    TopicPartition,
-)
+from tidelog.model import NO_PRODUCER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import CONTROL, TRANSACTIONAL, BatchHeader, decode_batch
 from tidelog.simulation.loop import Process
@@ -209,9 +202,7 @@ class TransactionWatch:
                 if leader.high_watermark > self._truth(place).end:
                     self._on_committed(machine, partition, leader.high_watermark)
 
-    def _take(
-        self, place: TopicPartition, truth: _Truth, header: BatchHeader, batch: memoryview
-    ) -> None:
+    def _take(self, place: TopicPartition, truth: _Truth, header: BatchHeader, batch: memoryview) -> None:
         self._taken += 1
         truth.end = header.next_offset
         if header.attributes & CONTROL:
@@ -245,9 +236,7 @@ class TransactionWatch:
 
     # The partitions' side.
 
-    def _ended(
-        self, place: TopicPartition, truth: _Truth, header: BatchHeader, *, commits: bool
-    ) -> None:
+    def _ended(self, place: TopicPartition, truth: _Truth, header: BatchHeader, *, commits: bool) -> None:
         who = f"{place} {header.base_offset}: {header.producer_id} in {header.producer_epoch}"
         decided = self._decided.get(header.producer_id)
         opened = truth.open.pop(header.producer_id, None)
@@ -312,9 +301,7 @@ class TransactionWatch:
                     else:
                         self.decisions[group] = decision.batch_id
 
-    def _decide(
-        self, name: str, before: TransactionRecord | None, value: TransactionRecord
-    ) -> None:
+    def _decide(self, name: str, before: TransactionRecord | None, value: TransactionRecord) -> None:
         if value.state in PREPARED:
             self._decided[value.producer_id] = (value.epoch, value.state in COMMITTED)
         elif before is not None:
@@ -360,10 +347,7 @@ class TransactionWatch:
         if truth is None or partition.high_watermark != truth.end:
             return
         if stable != max(truth.stable, partition.log.start):
-            self._find(
-                STABLE,
-                f"{machine.name} {partition.name}: {stable}, not {truth.stable}: {truth.open}",
-            )
+            self._find(STABLE, f"{machine.name} {partition.name}: {stable}, not {truth.stable}: {truth.open}")
 
 
 def illegal(before: TransactionRecord | None, after: TransactionRecord | None) -> str | None:

@@ -99,9 +99,11 @@ class OnceClient(EpochClient):
         async def attempt() -> Offset:
             connection: Connection = await self.leader(place.topic, place.partition)
             asked = request_entity(
-                Api.PRODUCE, version,
+                Api.PRODUCE,
+                version,
                 {
-                    "transactional_id": transactional_id, "acks": -1,
+                    "transactional_id": transactional_id,
+                    "acks": -1,
                     "timeout": int(self._timeout_seconds * 1000),
                     "topic_data": [
                         {
@@ -110,7 +112,7 @@ class OnceClient(EpochClient):
                         }
                     ],
                 },
-            )  # fmt: skip
+            )
             response = await connection.request(
                 asked, timeout_seconds=self._timeout_seconds + ANSWER_SECONDS / 10
             )
@@ -125,12 +127,14 @@ class OnceClient(EpochClient):
         fields = {
             "groups": [
                 {
-                    "group_id": group, "member_id": None, "member_epoch": -1,
+                    "group_id": group,
+                    "member_id": None,
+                    "member_epoch": -1,
                     "topics": [{"name": place.topic, "partition_indexes": [place.partition]}],
                 }
             ],
             "require_stable": True,
-        }  # fmt: skip
+        }
         response = await self.of(group, GROUP_KEY, Api.OFFSET_FETCH, NAMED_MOST, fields)
         (answer,) = response.groups
         check(answer.error_code, group)
@@ -143,10 +147,17 @@ class Producer:
     """One process that writes under a transactional id; others may have the same."""
 
     def __init__(
-        self, name: str, transactional_id: str, client: OnceClient, generator: random.Random, *,
-        bumps: bool, timeout_ms: int, patience_seconds: float,
+        self,
+        name: str,
+        transactional_id: str,
+        client: OnceClient,
+        generator: random.Random,
+        *,
+        bumps: bool,
+        timeout_ms: int,
+        patience_seconds: float,
         wall_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`bumps`: it speaks the newer generation of the protocol."""
         self.name = name
         self.id = transactional_id
@@ -209,9 +220,13 @@ class Producer:
 
         async def attempt() -> Any:
             answer = await self._ask(
-                Api.INIT_PRODUCER_ID, 4, transactional_id=self.id,
-                transaction_timeout=self._timeout_ms, producer_id=known[0], producer_epoch=known[1],
-            )  # fmt: skip
+                Api.INIT_PRODUCER_ID,
+                4,
+                transactional_id=self.id,
+                transaction_timeout=self._timeout_ms,
+                producer_id=known[0],
+                producer_epoch=known[1],
+            )
             check(answer.error_code, f"{self.name} begins")
             return answer
 
@@ -243,20 +258,26 @@ class Producer:
         records = [Record(value=value, timestamp_ms=now_ms) for value in values]
         return bytes(
             encode_batch(
-                records, producer_id=self.producer_id, producer_epoch=self.epoch,
-                base_sequence=self._sequences.get(place, 0), attributes=TRANSACTIONAL,
+                records,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=self._sequences.get(place, 0),
+                attributes=TRANSACTIONAL,
             )
-        )  # fmt: skip
+        )
 
     async def post(self, client: OnceClient, place: TopicPartition, batch: bytes) -> Offset:
         return await client.write(self.id, place, batch, version=12 if self.bumps else 11)
 
     async def _add(self, place: TopicPartition) -> None:
         answer = await self._ask(
-            Api.ADD_PARTITIONS_TO_TXN, 3, v3_and_below_transactional_id=self.id,
-            v3_and_below_producer_id=self.producer_id, v3_and_below_producer_epoch=self.epoch,
+            Api.ADD_PARTITIONS_TO_TXN,
+            3,
+            v3_and_below_transactional_id=self.id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=[{"name": place.topic, "partitions": [place.partition]}],
-        )  # fmt: skip
+        )
         (topic,) = answer.results_by_topic_v3_and_below
         check(topic.results_by_partition[0].partition_error_code, f"{self.name} adds {place}")
 
@@ -266,37 +287,45 @@ class Producer:
 
             async def add() -> None:
                 answer = await self._ask(
-                    Api.ADD_OFFSETS_TO_TXN, 3, transactional_id=self.id, group_id=group,
-                    producer_id=self.producer_id, producer_epoch=self.epoch,
-                )  # fmt: skip
+                    Api.ADD_OFFSETS_TO_TXN,
+                    3,
+                    transactional_id=self.id,
+                    group_id=group,
+                    producer_id=self.producer_id,
+                    producer_epoch=self.epoch,
+                )
                 check(answer.error_code, f"{self.name} adds {group}")
 
             await self.insist(add)
             self._added.add(group)
         fields = {
-            "transactional_id": self.id, "group_id": group, "producer_id": self.producer_id,
-            "producer_epoch": self.epoch, "generation_id": -1, "member_id": "",
+            "transactional_id": self.id,
+            "group_id": group,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+            "generation_id": -1,
+            "member_id": "",
             "group_instance_id": None,
             "topics": [
                 {
                     "name": place.topic,
                     "partitions": [
                         {
-                            "partition_index": place.partition, "committed_offset": offset,
-                            "committed_leader_epoch": NO_EPOCH, "committed_metadata": "",
+                            "partition_index": place.partition,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": NO_EPOCH,
+                            "committed_metadata": "",
                         }
                     ],
                 }
                 for place, offset in offsets.items()
             ],
-        }  # fmt: skip
+        }
         version = 5 if self.bumps else 3
 
         async def attempt() -> None:
             try:
-                answer = await self.client.of(
-                    group, GROUP_KEY, Api.TXN_OFFSET_COMMIT, version, fields
-                )
+                answer = await self.client.of(group, GROUP_KEY, Api.TXN_OFFSET_COMMIT, version, fields)
             except ConnectionFailed:
                 self.is_unsure = True
                 raise
@@ -313,9 +342,13 @@ class Producer:
             nonlocal may_be_done
             try:
                 answer = await self._ask(
-                    Api.END_TXN, 5 if self.bumps else 3, transactional_id=self.id,
-                    producer_id=self.producer_id, producer_epoch=self.epoch, committed=commits,
-                )  # fmt: skip
+                    Api.END_TXN,
+                    5 if self.bumps else 3,
+                    transactional_id=self.id,
+                    producer_id=self.producer_id,
+                    producer_epoch=self.epoch,
+                    committed=commits,
+                )
             except ConnectionFailed:
                 may_be_done = self.is_unsure = True
                 raise

@@ -19,7 +19,7 @@ Rule: a process that cannot tell what became of a request goes on under another 
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,9 +32,9 @@ from tidelog.model import NO_OFFSET, Epoch, Offset, TopicPartition
 from tidelog.records import TRANSACTIONAL, BatchHeader, crc_matches, read_header
 from tidelog.simulation.decisions import PAUSE_SECONDS_MAX, Driver, rows_of
 from tidelog.simulation.history import Transacting
-from tidelog.simulation.nodes import bootstrap
-from tidelog.simulation.quorum import LIVENESS
+from tidelog.simulation.machine import Machine
 from tidelog.simulation.replicated import EpochClient, Polled, ReplicatedLoad
+from tidelog.simulation.story import LIVENESS
 from tidelog.simulation.transaction_watch import BATCH, STABLE_FALLS, TransactionWatch
 from tidelog.simulation.transactional import OnceClient, Outcome, Producer, Value
 from tidelog.simulation.workload import Pace
@@ -46,11 +46,11 @@ MOVES_PATIENCE: Final = 4
 _PAUSE_SECONDS: Final = 0.3
 _POLL_BYTES_MAX: Final = 4 * 1024
 _LATE_SECONDS_MAX: Final = 2.0
-_LAST_REQUESTS_SECONDS: Final = 3.0
 _FENCED: Final = (
-    ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch,
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_producer_epoch,
     ErrorCode.invalid_producer_id_mapping,
-)  # fmt: skip
+)
 
 Found = list[tuple[str, Offset, bytes]]
 
@@ -88,7 +88,6 @@ class TransactionLoad(ReplicatedLoad):
         self.txn_pace = transaction_pace
         self.transactions = TransactionWatch(world, self.replicas)
         self._stable_shown: dict[TopicPartition, dict[Epoch, Offset]] = {p: {} for p in self.places}
-        self._not_yet: dict[str, None] = {}
         self._writers: list[asyncio.Task[None]] = []
         self._movers: list[asyncio.Task[None]] = []
 
@@ -123,19 +122,16 @@ class TransactionLoad(ReplicatedLoad):
         host = generator.choice(self._hosts)
         drawn = generator.random() < pace.new_protocol_chance
         producer = Producer(
-            name, transactional_id, self.once(host, generator), generator,
-            bumps=drawn if bumps is None else bumps, timeout_ms=pace.timeout_ms * patience,
-            patience_seconds=pace.patience_seconds, wall_ms=host.process.clock.wall_ms,
-        )  # fmt: skip
+            name,
+            transactional_id,
+            self._client(host, generator, OnceClient),
+            generator,
+            bumps=drawn if bumps is None else bumps,
+            timeout_ms=pace.timeout_ms * patience,
+            patience_seconds=pace.patience_seconds,
+            wall_ms=host.process.clock.wall_ms,
+        )
         return producer, host
-
-    def once(self, host: Client, generator: random.Random) -> OnceClient:
-        nodes = list(self.world.machines)
-        generator.shuffle(nodes)
-        return OnceClient(
-            ",".join(map(bootstrap, nodes)), network=host.network,
-            timeout_seconds=self.pace.timeout_seconds,
-        )  # fmt: skip
 
     def got_on(self, who: str) -> None:
         """A transaction of `who` was committed."""
@@ -143,9 +139,7 @@ class TransactionLoad(ReplicatedLoad):
         self.acknowledged += 1
         self._not_yet.pop(who, None)
 
-    async def live_on(
-        self, producer: Producer, live: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def live_on(self, producer: Producer, live: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Begin, go on until something goes wrong, and begin again."""
         goes_on = False
         fenced_pause = _PAUSE_SECONDS
@@ -187,9 +181,7 @@ class TransactionLoad(ReplicatedLoad):
         if outcome == "ok":
             self.got_on(producer.id)
 
-    async def _transact(
-        self, producer: Producer, host: Client, txn: Transacting, label: str
-    ) -> Outcome:
+    async def _transact(self, producer: Producer, host: Client, txn: Transacting, label: str) -> Outcome:
         pace, count = self.txn_pace, 0
         for _ in range(producer.draw(1, pace.sends_max)):
             values = []
@@ -220,12 +212,10 @@ class TransactionLoad(ReplicatedLoad):
         self.operations += 1
         self.replicas.acknowledged(place, offset + len(values))
 
-    async def _send_late(
-        self, producer: Producer, host: Client, place: TopicPartition, batch: bytes
-    ) -> None:
+    async def _send_late(self, producer: Producer, host: Client, place: TopicPartition, batch: bytes) -> None:
         """What was held up on its way, while its producer has given it up."""
         await producer.pause(_LATE_SECONDS_MAX)
-        client = self.once(host, self.world.fork(f"{producer.name} late"))
+        client = self._client(host, self.world.fork(f"{producer.name} late"), OnceClient)
         try:
             offset = await producer.post(client, place, batch)
             self.world.trace.note(producer.name, f"late: {place} {offset}")
@@ -269,9 +259,14 @@ class TransactionLoad(ReplicatedLoad):
             await producer.pause(self.think_seconds() * 2)
 
     async def _move(
-        self, producer: Producer, txn: Transacting, label: str, place: TopicPartition,
-        found: Found, after: Offset,
-    ) -> Outcome:  # fmt: skip
+        self,
+        producer: Producer,
+        txn: Transacting,
+        label: str,
+        place: TopicPartition,
+        found: Found,
+        after: Offset,
+    ) -> Outcome:
         made: dict[TopicPartition, list[bytes]] = {}
         inputs = [value for _, _, data in found if (value := Value.decode(data)).kind != "d"]
         for number, value in enumerate(inputs):
@@ -295,20 +290,28 @@ class TransactionLoad(ReplicatedLoad):
     # Readers.
 
     async def _poll(
-        self, process: str, generator: random.Random, client: EpochClient, place: TopicPartition,
-        offset: Offset, bytes_max: int = _POLL_BYTES_MAX,
-    ) -> tuple[Offset, bool]:  # fmt: skip
+        self,
+        process: str,
+        generator: random.Random,
+        client: EpochClient,
+        place: TopicPartition,
+        offset: Offset,
+        bytes_max: int = _POLL_BYTES_MAX,
+    ) -> tuple[Offset, bool]:
         polling = self.history.begin_poll(process)
-        found, after, is_end = await self._read(
-            process, generator, client, place, offset, bytes_max
-        )
+        found, after, is_end = await self._read(process, generator, client, place, offset, bytes_max)
         polling.ok(found)
         return after, is_end
 
     async def _read(
-        self, process: str, generator: random.Random, client: EpochClient, place: TopicPartition,
-        offset: Offset, bytes_max: int = _POLL_BYTES_MAX,
-    ) -> tuple[Found, Offset, bool]:  # fmt: skip
+        self,
+        process: str,
+        generator: random.Random,
+        client: EpochClient,
+        place: TopicPartition,
+        offset: Offset,
+        bytes_max: int = _POLL_BYTES_MAX,
+    ) -> tuple[Found, Offset, bool]:
         """What is committed from `offset` on; where to read next, and whether that is the end."""
         floor, shown = NO_OFFSET, self._stable_shown[place]
 
@@ -317,11 +320,12 @@ class TransactionLoad(ReplicatedLoad):
             floor = max((shown[e] for e in shown if e <= epoch), default=NO_OFFSET)
 
         polled = await self._insist(
-            process, generator,
+            process,
+            generator,
             lambda: self._read_once(
                 client, place, offset, bytes_max=bytes_max, committed_only=True, on_epoch=on_epoch
             ),
-        )  # fmt: skip
+        )
         if polled is None:
             return [], await self._start_after(process, generator, client, place, offset), False
         stable = polled.stable
@@ -365,15 +369,16 @@ class TransactionLoad(ReplicatedLoad):
         """Reads everything, decided or not."""
         process = "peeker"
         generator = self.world.fork(process)
-        client = self._client(host, generator)
+        client = self._client(host, generator, EpochClient)
         offsets = dict.fromkeys(self.places, 0)
         while True:
             place = generator.choice(self.places)
             offset = offsets[place]
             polled = await self._insist(
-                process, generator,
+                process,
+                generator,
                 lambda place=place, offset=offset: self._read_once(client, place, offset),  # type: ignore[misc]
-            )  # fmt: skip
+            )
             if polled is None:
                 offsets[place] = await self._start_after(process, generator, client, place, offset)
                 continue
@@ -391,39 +396,26 @@ class TransactionLoad(ReplicatedLoad):
 
     # After healing.
 
-    def get_on(self, seconds_max: float) -> None:
-        """Nothing is broken any more: see that everybody gets on, then that nothing is left."""
-        world, pace = self.world, self.txn_pace
-        sound = [machine for machine in world.machines.values() if not machine.is_damaged]
-        if len(sound) <= len(world.machines) // 2:
-            return
-        world.run_until(lambda: world.all_up(sound), seconds_max, name=LIVENESS)
-        self.replicas.check_producers()
-        self._not_yet = dict.fromkeys([f"id-{number}" for number in range(pace.ids)])
-        self._not_yet |= dict.fromkeys([f"spark.query-{n}" for n in range(pace.queries)])
-        world.run_while(self._not_got_on, seconds_max, name=LIVENESS)
+    def _expected(self) -> Iterable[Hashable]:
+        pace = self.txn_pace
+        return [
+            *(f"id-{number}" for number in range(pace.ids)),
+            *(f"spark.query-{number}" for number in range(pace.queries)),
+        ]
+
+    def _end(self, sound: list[Machine], seconds_max: float) -> None:
+        world = self.world
         for task in self._writers:
             task.cancel()
         world.run_while(self._not_moved, seconds_max, name=LIVENESS)
-        for task in self._tasks:
-            task.cancel()
-        world.run(_LAST_REQUESTS_SECONDS)
+        self._stop()
         world.run_while(self.transactions.unfinished, seconds_max, name=LIVENESS)
         world.run_while(lambda: self._not_settled(sound), seconds_max, name=LIVENESS)
         world.run_while(self._not_stable, seconds_max, name=LIVENESS)
-        readers = [f"reader-{number}" for number in range(1, len(self._hosts) + 1)]
-        reading = [
-            self._spawn(host, self._read_everything(name, host))
-            for name, host in zip(readers, self._hosts, strict=True)
-        ]
-        world.run_until(lambda: all(t.done() for t in reading), seconds_max, name=LIVENESS)
-        world.check_now()
+        readers = self._read_in_the_end(seconds_max)
         self.replicas.check_producers()
         self._check_batches()
         self._check_history(readers, sound)
-
-    def _not_got_on(self) -> str | None:
-        return f"nobody commits for {list(self._not_yet)}" if self._not_yet else None
 
     def _not_moved(self) -> str | None:
         if problem := self.transactions.unfinished():
@@ -447,16 +439,6 @@ class TransactionLoad(ReplicatedLoad):
             for partition in machine.node.broker.partitions()
             if partition.leader is not None
         }
-
-    def _not_stable(self) -> str | None:
-        for machine in self.world.machines.values():
-            if machine.is_damaged or not machine.is_up:
-                continue
-            for partition in machine.node.broker.partitions():
-                watermark, stable = partition.high_watermark, partition.last_stable_offset
-                if watermark != stable:
-                    return f"{machine.name} {partition.name}: {stable}, and {watermark} committed"
-        return None
 
     def _check_batches(self) -> None:
         known = self.transactions

@@ -13,13 +13,12 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from tidelog.client import moves
-from tidelog.client.members import MembersClient
+from tidelog.client.kafka import KafkaClient
 from tidelog.controller.image import ClusterImage
 from tidelog.errors import TidelogError
 from tidelog.model import NodeId
+from tidelog.simulation.node_calls import raise_error
 from tidelog.simulation.nodes import bootstrap
-from tidelog.simulation.operators import raise_error
 from tidelog.simulation.plan import Fault, Plan, with_faults
 from tidelog.simulation.world import World
 
@@ -35,9 +34,7 @@ def roll(world: World, nodes: Sequence[NodeId], seconds: float) -> None:
     _spawn(world, _roll(world, nodes, world.now + seconds))
 
 
-def shut_down(
-    world: World, nodes: Sequence[NodeId], gap_seconds: float, back: Sequence[NodeId]
-) -> None:
+def shut_down(world: World, nodes: Sequence[NodeId], gap_seconds: float, back: Sequence[NodeId]) -> None:
     """Stop all nodes in order, and start them again in another order."""
     world.count("shut_down")
     _spawn(world, _shut_down(world, nodes, gap_seconds, back))
@@ -94,21 +91,21 @@ async def _shut_down(
 
 async def _drain(world: World, node: NodeId, until: float) -> None:
     others = [number for number in world.machines if number != node]
-    async with MembersClient(
-        ",".join(map(bootstrap, others or [node])), network=world.client("keeper").network,
+    async with KafkaClient(
+        ",".join(map(bootstrap, others or [node])),
+        network=world.client("keeper").network,
         timeout_seconds=_ASK_SECONDS,
-    ) as client:  # fmt: skip
+    ) as client:
         try:
-            plan = await moves.start(
-                client, partial(moves.best, drain=[node]), drain=[node], dry_run=False
-            )
-            _note(world, f"node {node} is drained: {len(plan.begun)} partitions move")
+            plan = (await client.perform("brokers.drain", id=node))["plan"]
+            count = len(plan["partitions"]) - len(plan["refused"])
+            _note(world, f"node {node} is drained: {count} partitions move")
             if await _wait(world, lambda: not _newest(world).held.get(node), until):
                 await _stop(world, node)
                 await asyncio.sleep(1.0)
                 world.restart(node)
                 await _wait(world, partial(world.is_up, node), until)
-            await moves.cordon(client, node, is_cordoned=False)
+            await client.perform("brokers.drain", id=node, undo=True)
         except TidelogError as error:
             _note(world, f"node {node} is not drained: {type(error).__name__}: {error}")
 

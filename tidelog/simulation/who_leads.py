@@ -19,13 +19,13 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from tidelog.broker.promotion import promote as promote_partition
 from tidelog.client.admin import AdminClient, ConfigChange, Election, Resource
 from tidelog.controller.image import PartitionImage
 from tidelog.errors import NotController, TidelogError
 from tidelog.model import NO_NODE, NodeId, TopicPartition
-from tidelog.simulation.asking import ask_node, up_from
+from tidelog.services.promotion import promote as promote_partition
 from tidelog.simulation.machine import Machine
+from tidelog.simulation.node_calls import ask_node, up_from
 from tidelog.simulation.nodes import bootstrap
 from tidelog.simulation.plan import Fault, Plan, moments, with_faults
 from tidelog.simulation.world import Client, World
@@ -258,6 +258,5 @@ async def _keep_away(world: World, host: Client, topic: str, change: ConfigChang
 
 def _client(world: World, host: Client) -> AdminClient:
     return AdminClient(
-        ",".join(map(bootstrap, world.machines)), network=host.network,
-        timeout_seconds=_ASK_SECONDS,
-    )  # fmt: skip
+        ",".join(map(bootstrap, world.machines)), network=host.network, timeout_seconds=_ASK_SECONDS
+    )

@@ -1,6 +1,6 @@
 """What clients do to the nodes of a world, what they were told, and what must then hold.
 
-Each node is a cluster of its own today: it gets its own topics, idempotent producers and consumers,
+Each node is a cluster of its own: it gets its own topics, idempotent producers and consumers,
 all real clients on the simulated network. They never give up; a batch is sent until it is answered.
 
 | invariant                        | meaning                                                       |
@@ -28,7 +28,9 @@ from tidelog.client.kafka import EARLIEST, LATEST, KafkaClient
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.model import Offset, TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, iterate_batches, read_header
+from tidelog.simulation.node_calls import raise_error
 from tidelog.simulation.nodes import bootstrap
+from tidelog.simulation.story import LIVENESS, PAUSE_SECONDS, create_topic
 from tidelog.simulation.world import Client, World
 from tidelog.wire.apis import Api
 
@@ -39,10 +41,8 @@ STAYS: Final = "what was shown stays"
 WATERMARK: Final = "the watermark never falls"
 BOUNDS: Final = "start <= watermark <= end"
 EPOCHS: Final = "epochs rise"
-LIVENESS: Final = "liveness"
 
 _CHECK_EVERY_EVENTS: Final = 16
-_PAUSE_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +115,7 @@ class Workload:
         """Nothing is broken any more: see that everybody gets on, then that nothing is missing."""
         world = self.world
         sound = [load for load in self.loads if not load.machine.is_damaged]
-        world.run_until(
-            lambda: all(load.machine.is_up for load in sound), seconds_max, name=LIVENESS
-        )
+        world.run_until(lambda: all(load.machine.is_up for load in sound), seconds_max, name=LIVENESS)
         for load in sound:
             load.expect_progress()
         world.run_until(lambda: all(load.got_on for load in sound), seconds_max, name=LIVENESS)
@@ -169,19 +167,15 @@ class NodeLoad:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.client.spawn(work)
-        task.add_done_callback(self._on_done)
+        task.add_done_callback(raise_error)  # a client ends only when it is told to
         self._tasks.append(task)
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        """A client ends only when it is told to; what else ends it is a bug of somebody's."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
 
     def _new_client(self) -> KafkaClient:
         return KafkaClient(
-            bootstrap(self.machine.number), network=self.client.network,
+            bootstrap(self.machine.number),
+            network=self.client.network,
             timeout_seconds=self.pace.timeout_seconds,
-        )  # fmt: skip
+        )
 
     # What they do.
 
@@ -203,13 +197,8 @@ class NodeLoad:
             self._spawn(self._consume(generator))
 
     async def _create(self, client: KafkaClient, name: str) -> None:
-        try:
-            await client.create_topic(
-                name, partitions=self.pace.partitions, configs=dict(self.pace.topic_configs)
-            )
-        except Refused as error:
-            if error.code != ErrorCode.topic_already_exists:  # it was, and the answer was lost
-                raise
+        configs = dict(self.pace.topic_configs)
+        await create_topic(client, name, partitions=self.pace.partitions, configs=configs)
 
     async def _insist(self, attempt: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Try again until it is done, whatever the node says: it has its troubles."""
@@ -218,7 +207,7 @@ class NodeLoad:
                 answer = await attempt()
             except TidelogError as error:
                 self.world.trace.note(self.client.name, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(_PAUSE_SECONDS * self.random.random())
+                await asyncio.sleep(PAUSE_SECONDS * self.random.random())
             else:
                 self.operations += 1
                 return answer
@@ -234,13 +223,9 @@ class NodeLoad:
                 values += 1
                 padding = b"." * generator.randint(0, self.pace.value_bytes_max)
                 value = b"%d/%d/%d %s" % (number, producer_id, values, padding)
-                records.append(
-                    Record(value=value, timestamp_ms=self.client.process.clock.wall_ms())
-                )
+                records.append(Record(value=value, timestamp_ms=self.client.process.clock.wall_ms()))
             batch = bytes(
-                encode_batch(
-                    records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence
-                )
+                encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
             )
             base = await self._insist(
                 lambda batch=batch: client.produce(place.topic, place.partition, bytearray(batch))  # type: ignore[misc]
@@ -369,9 +354,12 @@ async def init_producer_id(client: KafkaClient) -> int:
     async def attempt() -> int:
         connection = await client.any_connection()
         response = await connection.call(
-            Api.INIT_PRODUCER_ID, transactional_id=None, transaction_timeout=60_000,
-            producer_id=-1, producer_epoch=-1,
-        )  # fmt: skip
+            Api.INIT_PRODUCER_ID,
+            transactional_id=None,
+            transaction_timeout=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
         if response.error_code != ErrorCode.none:
             raise Refused(response.error_code, "producer id")
         return int(response.producer_id)

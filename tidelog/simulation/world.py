@@ -134,9 +134,7 @@ class World:
         self.loop = VirtualLoop()
         self.trace = Trace(self.loop, keep=keep_trace)
         self.random = self.fork("world")
-        self.network = SimulatedNetwork(
-            self.loop, self.fork("network"), self.trace, **network_options
-        )
+        self.network = SimulatedNetwork(self.loop, self.fork("network"), self.trace, **network_options)
         self._calm_spike_chance = self.network.spike_chance
         self._spikes = 0
         self.faults: Counter[str] = Counter()
@@ -155,6 +153,8 @@ class World:
         """Called when a process is about to be gone, in whatever way, while it can be looked at."""
         self.on_new_disk: list[Callable[[Machine], None]] = []
         """Called when a machine has lost all that was on its disk."""
+        self.on_close: list[Callable[[], None]] = []
+        """Called once every process has ended, for what a story keeps outside of the world."""
         self._replay = replay or f"tidelog simulate --start {seed} --seeds 1 --trace"
         self._factory = node_factory or _real_node
         self._restart_after_seconds = restart_after_seconds
@@ -202,6 +202,8 @@ class World:
         finally:
             logger.removeHandler(self._log)
         self.loop.close()
+        for call in self.on_close:
+            call()
 
     # Time.
 
@@ -296,8 +298,7 @@ class World:
             try:
                 self.fail(
                     UNEXPECTED_ERROR,
-                    f"{failure.process}: {type(failure.error).__name__}: {failure.error}"
-                    f" ({failure.message})",
+                    f"{failure.process}: {type(failure.error).__name__}: {failure.error} ({failure.message})",
                 )
             except Violation as violation:
                 raise violation from failure.error
@@ -313,9 +314,8 @@ class World:
     def fail(self, name: str, problem: str) -> None:
         """Say that something happened that must never happen."""
         raise Violation(
-            name, problem, seed=self.seed, at=self.now, trace=self.trace.tail(),
-            replay=self._replay,
-        )  # fmt: skip
+            name, problem, seed=self.seed, at=self.now, trace=self.trace.tail(), replay=self._replay
+        )
 
     # Nodes.
 
@@ -402,9 +402,7 @@ class World:
         else:
             wanted = getattr(machine.node, "stop_wanted", None)
             # A supervisor starts it again, unless it was the supervisor who stopped it.
-            self._exit(
-                machine, process, "has stopped", restart=wanted is not None and wanted.done()
-            )
+            self._exit(machine, process, "has stopped", restart=wanted is not None and wanted.done())
 
     def _blame(self, message: str, error: Exception) -> None:
         self.loop.call_exception_handler({"message": message, "exception": error})
@@ -599,9 +597,7 @@ class World:
         self._fault("misdirect_write", machine.name)
         machine.disk.misdirect_next_write()
 
-    def fail_disk(
-        self, node: int, what: Literal["reads", "writes", "syncs"], times: int | None = 1
-    ) -> None:
+    def fail_disk(self, node: int, what: Literal["reads", "writes", "syncs"], times: int | None = 1) -> None:
         """Answer the next `times` operations with EIO, or all until `heal`."""
         machine = self.machines[node]
         self._fault(f"fail_{what}", f"{machine.name} {times}")
@@ -710,9 +706,7 @@ class _LogToTrace(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             message += f" ({type(error).__name__}: {error})"
-        self._world.trace.note(
-            self._world.loop.process.name, f"{record.levelname.lower()}: {message}"
-        )
+        self._world.trace.note(self._world.loop.process.name, f"{record.levelname.lower()}: {message}")
         if isinstance(error, Exception) and not isinstance(error, OSError | TidelogError):
             self._world._blame(message, error)
 

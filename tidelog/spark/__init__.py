@@ -3,7 +3,7 @@
     columns.py       the columns of a topic, and their types in Spark and in Arrow
     options.py       what users may ask for, checked
     ranges.py        offsets as Spark keeps them: parsed, limited, cut into tasks
-    asking.py        one event loop and one client per process, for code that cannot await
+    client_loop.py   one event loop and one client per process, for code that cannot await
     planning.py      where reading begins and ends, asked of the cluster
     reading.py       a range of offsets, as Arrow batches
     unpacking.py     batches of an answer: checked, chosen, unpacked
@@ -27,6 +27,17 @@
     packing.py       an environment for executors elsewhere
     progress.py      how far a job of Spark is
     report.py        findings and plots as one page
+    connect.py       sessions of a Spark Connect server
+    entering.py      how a task begins to write
+    json_reading.py  JSON values as columns, as Spark's `from_json` reads them
+    json_times.py    times, dates and intervals in JSON
+    json_tokens.py   JSON as tokens, as leniently as Spark's parser
+    json_writing.py  columns as JSON objects, as Spark's `to_json` writes them
+    positions.py     where a query is, as its checkpoint keeps it
+    registered.py    keys and values of a schema registry, as columns
+    showing.py       how far a query is, as offsets of a consumer group
+    workers.py       the Python processes that Spark keeps
+    leaving.py       how a Spark Connect session is left when its server is gone
     pipelines/       folders that say what is read, what becomes of it and where it goes
     archive/         topics kept for good
     audit/           every replica of every partition, compared

@@ -52,9 +52,7 @@ class BrokenBatch(Exception):
         self.index = index
 
 
-def record_starts(
-    data: bytes, begins: Sequence[int], ends: Sequence[int], counts: Sequence[int]
-) -> Numbers:
+def record_starts(data: bytes, begins: Sequence[int], ends: Sequence[int], counts: Sequence[int]) -> Numbers:
     """Where the records of all batches begin; the first byte of each is its length's.
 
     The records of batch i lie in data[begins[i]:ends[i]], and are counts[i] in number, at least

@@ -9,6 +9,7 @@ Rule 2: a client has no SparkContext, so there are no RDDs, no job groups and no
 import logging
 import os
 import socket
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -52,8 +53,13 @@ def own_session(session: "SparkSession") -> "SparkSession":
     """Another session with the same settings and views of its own."""
     if is_connect(session):
         # A new one would begin with the server's settings.
-        cloned: SparkSession = session.cloneSession()  # type: ignore[attr-defined]
-        return cloned
+        mine: Any = session
+        cloned = mine.cloneSession()
+        for policy in mine.client.get_retry_policies():
+            if hasattr(policy, "govern"):  # it would begin with Spark's own, too
+                policy.govern(cloned)
+        own: SparkSession = cloned
+        return own
     return session.newSession()
 
 
@@ -69,9 +75,17 @@ def parallelism(session: "SparkSession") -> int:
 
 @contextmanager
 def connected(
-    name: str, *, master: str, conf: Mapping[str, str], environment: str = ""
+    name: str,
+    *,
+    master: str,
+    conf: Mapping[str, str],
+    environment: str = "",
+    stop: threading.Event | None = None,
 ) -> Iterator["SparkSession"]:
-    """A session of the server at `master`; leaving ends the session, and not the server."""
+    """A session of the server at `master`; leaving ends the session, and not the server.
+
+    Once `stop` is set, nobody waits for a server that is gone.
+    """
     if environment:
         raise ConnectFailed(
             "--environment cannot be sent to a Spark Connect server: its executors run the Python "
@@ -81,13 +95,23 @@ def connected(
         # Whatever pandas is there: our jobs use none.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
         session = _open(name, master)
+        from tidelog.spark.leaving import WhileWanted, is_unreached, left_soon
+
+        policy = WhileWanted(stop)
+        policy.govern(session)
         try:
-            for key, value in conf.items():
-                _set(session, key, value)
-            _check(session, master)
-            yield session
-        finally:
-            session.stop()
+            with left_soon(session, policy):
+                for key, value in conf.items():
+                    _set(session, key, value)
+                _check(session, master)
+                yield session
+        except Exception as error:
+            if not is_unreached(error):
+                raise
+            raise ConnectFailed(
+                f"{master} does not answer any more. What was committed stays, and the next run goes "
+                "on from there; queries end with their server, and go on if only the way to it broke"
+            ) from error
 
 
 @contextmanager
@@ -107,9 +131,7 @@ def _open(name: str, master: str) -> "SparkSession":
         from pyspark.errors import PySparkException
         from pyspark.sql.connect.session import SparkSession as ConnectSession
     except ImportError as error:
-        raise ConnectFailed(
-            f"{error}; Spark Connect needs it: pip install 'pyspark[connect]'"
-        ) from None
+        raise ConnectFailed(f"{error}; Spark Connect needs it: pip install 'pyspark[connect]'") from None
     try:
         at = urlsplit(master)
         # The client itself would try for many minutes.
@@ -134,9 +156,7 @@ def _set(session: "SparkSession", key: str, value: str) -> None:
     except PySparkException:
         there = session.conf.get(key, None)
         if there != value:
-            logger.warning(
-                "%s=%s is for the server to say, where it is %s", key, value, there or "not set"
-            )
+            logger.warning("%s=%s is for the server to say, where it is %s", key, value, there or "not set")
 
 
 def _check(session: "SparkSession", master: str) -> None:

@@ -67,9 +67,8 @@ def content_of(keys: pa.Array, values: pa.Array) -> Content:
     value_bytes, value_sum, value_words = _column(values)
     hashes = _mixed(key_words * _ODD[0] ^ value_words)
     return Content(
-        len(values), key_bytes, value_bytes, key_sum + value_sum,
-        int(np.add.reduce(hashes, dtype=np.uint64)),
-    )  # fmt: skip
+        len(values), key_bytes, value_bytes, key_sum + value_sum, int(np.add.reduce(hashes, dtype=np.uint64))
+    )
 
 
 def _column(values: pa.Array) -> tuple[int, int, _Words]:

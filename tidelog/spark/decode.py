@@ -75,9 +75,7 @@ def decode(
     return Decoded(batch, batches.next_offset)
 
 
-def _columns(
-    batches: Unpacked, start: Offset, end: Offset, wanted: frozenset[str]
-) -> dict[str, pa.Array]:
+def _columns(batches: Unpacked, start: Offset, end: Offset, wanted: frozenset[str]) -> dict[str, pa.Array]:
     """The columns that records say: `offset`, and those that are wanted. Raises BrokenBatch."""
     counts = batches.column("record_count")
     starts = record_starts(batches.pool, batches.begins, batches.ends, counts.tolist())

@@ -35,9 +35,7 @@ class CannotEncode(TidelogError):
     """A row that cannot become a record; the message says what is wrong with it."""
 
 
-def cut(
-    key: pa.Array, value: pa.Array, headers: pa.Array | None = None, *, bytes_max: int
-) -> list[slice]:
+def cut(key: pa.Array, value: pa.Array, headers: pa.Array | None = None, *, bytes_max: int) -> list[slice]:
     """Rows in parts, each of which makes a batch of at most `bytes_max` before it is compressed."""
     sizes = RECORD_BYTES_MAX + np.maximum(_sizes(key), 0) + np.maximum(_sizes(value), 0)
     if headers is not None:
@@ -88,15 +86,17 @@ def encode(
     payload = _body(_as_binary(key), _as_binary(value), headers, times - times[0])
     return seal_batch(
         payload if codec is Codec.NONE else compress(codec, bytes(payload)),
-        count=rows, attributes=codec | (TRANSACTIONAL if is_transactional else 0),
-        base_timestamp=int(times[0]), max_timestamp=int(times.max()),
-        producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
-    )  # fmt: skip
+        count=rows,
+        attributes=codec | (TRANSACTIONAL if is_transactional else 0),
+        base_timestamp=int(times[0]),
+        max_timestamp=int(times.max()),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
 
 
-def _body(
-    key: pa.Array, value: pa.Array, headers: pa.Array | None, time_delta: Numbers
-) -> memoryview:
+def _body(key: pa.Array, value: pa.Array, headers: pa.Array | None, time_delta: Numbers) -> memoryview:
     rows = len(value)
     key_size, value_size = _sizes(key), _sizes(value)
     attributes = write_varints(np.zeros(rows, np.int64))
@@ -110,9 +110,12 @@ def _body(
     if header_bytes is not None:
         size += _sizes(header_bytes)
     pieces = [
-        *_words([write_varints(size), *front, key_varint]), _filled(key),
-        *_words([value_varint]), _filled(value), *_words([header_varint]),
-    ]  # fmt: skip
+        *_words([write_varints(size), *front, key_varint]),
+        _filled(key),
+        *_words([value_varint]),
+        _filled(value),
+        *_words([header_varint]),
+    ]
     if header_bytes is not None:
         pieces.append(header_bytes)
     return _join(pieces)
@@ -165,9 +168,7 @@ def _sums(values: Numbers, counts: Numbers) -> Numbers:
     return sums
 
 
-def _encode_headers(
-    headers: pa.Array | None, rows: int
-) -> tuple[tuple[Words, Numbers], pa.Array | None]:
+def _encode_headers(headers: pa.Array | None, rows: int) -> tuple[tuple[Words, Numbers], pa.Array | None]:
     """Varints of how many headers each row has, and the bytes of them all; None for no bytes."""
     if headers is None:
         return write_varints(np.zeros(rows, np.int64)), None
@@ -176,9 +177,7 @@ def _encode_headers(
     if not len(names):
         return varints, None
     name_varint, value_varint = write_varints(_sizes(names)), write_varints(_sizes(values))
-    joined = _join_column([
-        *_words([name_varint]), names, *_words([value_varint]), _filled(values),
-    ])  # fmt: skip
+    joined = _join_column([*_words([name_varint]), names, *_words([value_varint]), _filled(values)])
     # All headers of a row lie side by side: they are one piece, from its first to its last.
     _, edges, body = joined.buffers()
     ends = np.concatenate([[0], np.cumsum(counts)])
@@ -210,9 +209,7 @@ def _bytes_of(words: Words, widths: Numbers) -> pa.Array:
     if int(widths.max()) == int(widths.min()):
         edges = np.arange(0, rows * width + 1, width, dtype=np.int32)
         packed = octets.reshape(rows, _WORD_BYTES)[:, :width].ravel()
-        return pa.Array.from_buffers(
-            pa.binary(), rows, [None, pa.py_buffer(edges), pa.py_buffer(packed)]
-        )
+        return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(edges), pa.py_buffer(packed)])
     return gather(pa.py_buffer(octets), np.arange(0, _WORD_BYTES * rows, _WORD_BYTES), widths)
 
 

@@ -16,9 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from tidelog.client.cluster import Refused
 from tidelog.client.sender import BatchSender, Identity
-from tidelog.client.transactional import Member, TransactionalProducer
+from tidelog.client.transactional import Participant, TransactionalProducer
 from tidelog.errors import ConfigError
-from tidelog.spark.asking import SparkClient
+from tidelog.spark.client_loop import SparkClient
 from tidelog.spark.options import WriteOptions
 
 TRANSACTION_MS: Final = 4 * 60 * 60 * 1000
@@ -70,7 +70,7 @@ class Attempt:
 class Entered:
     """As whom a task writes: in a transaction of its slot, or as a producer of no name."""
 
-    member: Member | None
+    member: Participant | None
     identity: Identity
     sender: BatchSender
     counts: dict[str, int]
@@ -138,7 +138,7 @@ async def _newest_decision(client: SparkClient, batch: Batch) -> Found | None:
 
 async def _take_over(
     client: SparkClient, options: WriteOptions, attempt: Attempt
-) -> tuple[Member | None, Identity]:
+) -> tuple[Participant | None, Identity]:
     if not options.is_exactly_once:
         made = await client.idempotent_producer()
         return None, Identity(producer_id=made.producer_id, epoch=made.producer_epoch)

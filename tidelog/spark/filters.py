@@ -61,8 +61,7 @@ class Wanted:
         return [
             self._narrowed(one)
             for one in ranges
-            if (self.topics is None or one.topic in self.topics)
-            and self.partitions.has(one.partition)
+            if (self.topics is None or one.topic in self.topics) and self.partitions.has(one.partition)
         ]
 
     def _narrowed(self, one: OffsetRange) -> OffsetRange:
@@ -145,9 +144,7 @@ def _numbers(numbers: Numbers, one: Filter, value: Any) -> Numbers | None:
             return None
 
 
-def _named(
-    known: frozenset[T] | None, one: Filter, value: Any, kind: type[T]
-) -> frozenset[T] | None:
+def _named(known: frozenset[T] | None, one: Filter, value: Any, kind: type[T]) -> frozenset[T] | None:
     if not isinstance(one, EqualTo | EqualNullSafe | In):
         return None
     values = value if isinstance(one, In) else (value,)
@@ -160,6 +157,4 @@ def _named(
 def _ms(time: datetime.datetime) -> int:
     """Milliseconds since 1970, rounded down: a record's time has no finer ones."""
     aware = time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
-    return (aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(
-        milliseconds=1
-    )
+    return (aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)

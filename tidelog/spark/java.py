@@ -118,9 +118,7 @@ def examine(candidate: Candidate) -> Java:
     """Ask a candidate for its version."""
     try:
         ended = subprocess.run(
-            [candidate.home / "bin" / "java", "-version"],
-            capture_output=True,
-            timeout=ASKING_SECONDS_MAX,
+            [candidate.home / "bin" / "java", "-version"], capture_output=True, timeout=ASKING_SECONDS_MAX
         )
     except (OSError, subprocess.TimeoutExpired):
         major = None

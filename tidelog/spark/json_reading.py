@@ -33,13 +33,16 @@ from tidelog.spark.json_times import (
     local_timestamp_us,
     time_us,
     timestamp_us,
-)  # fmt: skip
+)
 from tidelog.spark.json_tokens import DIGITS_MAX, NOT_FINITE, Members, Number, parse, rendered
 
 CORRUPT: Final = "_corrupt_record"
 INTEGERS: Final[Mapping[type[spark.DataType], int]] = {
-    spark.ByteType: 2**7, spark.ShortType: 2**15, spark.IntegerType: 2**31, spark.LongType: 2**63,
-}  # fmt: skip
+    spark.ByteType: 2**7,
+    spark.ShortType: 2**15,
+    spark.IntegerType: 2**31,
+    spark.LongType: 2**63,
+}
 _MINUS_ZERO: Final = re.compile(rb"-0[,}\]\s]")
 _ISO: Final = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$"
 _BLANK: Final = b" \t\r\n"
@@ -63,9 +66,7 @@ class JsonReader:
         self._arrow = arrow
         self._fields = [field for field in schema.fields if field.name != CORRUPT]
         self._slow = _struct(self._fields, zone)
-        self._columns = [
-            _Column(field, arrow.field(field.name).type, zone) for field in self._fields
-        ]
+        self._columns = [_Column(field, arrow.field(field.name).type, zone) for field in self._fields]
         kinds = {column.field.name: column.fast for column in self._columns}
         self._fast: msgspec.json.Decoder[Any] | None = None
         if all(kind is not None for kind in kinds.values()):
@@ -86,9 +87,7 @@ class JsonReader:
                 for number, document in enumerate(documents)
             ]
             arrays[CORRUPT] = pa.array(texts, self._arrow.field(CORRUPT).type)
-        return pa.RecordBatch.from_arrays(
-            [arrays[name] for name in self._arrow.names], schema=self._arrow
-        )
+        return pa.RecordBatch.from_arrays([arrays[name] for name in self._arrow.names], schema=self._arrow)
 
     def _read_fast(
         self, values: pa.Array, documents: Sequence[bytes | None], corrupt: set[int]
@@ -102,16 +101,12 @@ class JsonReader:
         except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
             rows = [self._row(number, documents, corrupt) for number in range(len(documents))]
         if self._minds_zero:  # -0 is 0, and msgspec's -0.0
-            for number in np.flatnonzero(
-                pc.match_substring(values, "-0").fill_null(False)
-            ).tolist():
+            for number in np.flatnonzero(pc.match_substring(values, "-0").fill_null(False)).tolist():
                 if _MINUS_ZERO.search(documents[number] or b""):
                     rows[number] = self._slow_row(number, documents, corrupt)
         return rows
 
-    def _row(
-        self, number: int, documents: Sequence[bytes | None], corrupt: set[int]
-    ) -> dict[str, Any]:
+    def _row(self, number: int, documents: Sequence[bytes | None], corrupt: set[int]) -> dict[str, Any]:
         assert self._fast is not None
         try:
             row: dict[str, Any] = self._fast.decode(documents[number])  # type: ignore[arg-type]
@@ -119,9 +114,7 @@ class JsonReader:
         except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
             return self._slow_row(number, documents, corrupt)
 
-    def _slow_row(
-        self, number: int, documents: Sequence[bytes | None], corrupt: set[int]
-    ) -> dict[str, Any]:
+    def _slow_row(self, number: int, documents: Sequence[bytes | None], corrupt: set[int]) -> dict[str, Any]:
         """The fields of one document, ready for Arrow."""
         document = documents[number]
         if document is None or not document.strip(_BLANK):
@@ -193,9 +186,13 @@ class _Column:
 
 
 _CONVERTED: Final = (
-    spark.TimestampType, spark.TimestampNTZType, spark.DateType, spark.DecimalType,
-    spark.BinaryType, spark.DayTimeIntervalType,
-)  # fmt: skip
+    spark.TimestampType,
+    spark.TimestampNTZType,
+    spark.DateType,
+    spark.DecimalType,
+    spark.BinaryType,
+    spark.DayTimeIntervalType,
+)
 
 
 def _fast_type(kind: spark.DataType) -> Any:
@@ -346,9 +343,11 @@ def _float(token: Any, kind: Callable[[Any], Any]) -> float:
 
 def _string(token: Any) -> str:
     if type(token) is str:
-        return token.encode("utf-16", "surrogatepass").decode("utf-16", "replace").replace(
-            "\ufffd", "?" if "\ufffd" not in token else "\ufffd"
-        )  # fmt: skip
+        return (
+            token.encode("utf-16", "surrogatepass")
+            .decode("utf-16", "replace")
+            .replace("\ufffd", "?" if "\ufffd" not in token else "\ufffd")
+        )
     return rendered(token)
 
 
@@ -358,10 +357,7 @@ _BASE64: Final = re.compile(r"(?:[\x00-\x20]*[A-Za-z0-9+/]{2}[A-Za-z0-9+/=]{2})*
 def _base64(text: str) -> bytes:
     """As Jackson reads it: blanks may be between groups of four, and padding may not be missing."""
     packed = "".join(re.split(r"[\x00-\x20]+", text))
-    if (
-        re.fullmatch(r"(?:[\x00-\x20]*[A-Za-z0-9+/]{2}[A-Za-z0-9+/=]{2})*[\x00-\x20]*", text)
-        is None
-    ):
+    if re.fullmatch(r"(?:[\x00-\x20]*[A-Za-z0-9+/]{2}[A-Za-z0-9+/=]{2})*[\x00-\x20]*", text) is None:
         raise Misfit
     try:
         return base64.b64decode(packed, validate=True)

@@ -59,16 +59,35 @@ def _month_days(year: int, month: int) -> int:
 # Zones.
 
 SHORT_ZONES: Final = {
-    "ACT": "Australia/Darwin", "AET": "Australia/Sydney", "AGT": "America/Argentina/Buenos_Aires",
-    "ART": "Africa/Cairo", "AST": "America/Anchorage", "BET": "America/Sao_Paulo",
-    "BST": "Asia/Dhaka", "CAT": "Africa/Harare", "CNT": "America/St_Johns",
-    "CST": "America/Chicago", "CTT": "Asia/Shanghai", "EAT": "Africa/Addis_Ababa",
-    "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis", "IST": "Asia/Kolkata",
-    "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan", "NST": "Pacific/Auckland",
-    "PLT": "Asia/Karachi", "PNT": "America/Phoenix", "PRT": "America/Puerto_Rico",
-    "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal", "VST": "Asia/Ho_Chi_Minh",
-    "EST": "-05:00", "MST": "-07:00", "HST": "-10:00",
-}  # fmt: skip
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+    "EST": "-05:00",
+    "MST": "-07:00",
+    "HST": "-10:00",
+}
 """Java's own, where three letters say a zone."""
 _OFFSET: Final = re.compile(r"([+-])(\d{1,2})(?::?(\d{1,2})(?::?(\d{2}))?)?", re.ASCII)
 _REGION: Final = re.compile(r"[A-Za-z][A-Za-z0-9~/._+-]+", re.ASCII)
@@ -102,9 +121,7 @@ def _offset_us(at: tzinfo, days: int, of_day_us: int) -> int:
     year, month, day = civil_from_days(days)
     year = year if 1 < year < 9999 else (400 if year < 2 else 9200) + year % 400
     seconds = of_day_us // US_PER_SECOND
-    local = datetime(
-        year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, tzinfo=at
-    )  # fmt: skip
+    local = datetime(year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, tzinfo=at)
     found = local.utcoffset()
     assert found is not None, "every zone has an offset"
     return found // timedelta(microseconds=1)
@@ -281,9 +298,7 @@ def timestamp_text(value_us: int, at: tzinfo | None) -> str:
             moment = datetime(2000, 1, 1, tzinfo=UTC)
             year = civil_from_days(utc_days)[0]
             if 1 < year < 9999:
-                moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
-                    days=utc_days, microseconds=of_day
-                )
+                moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=utc_days, microseconds=of_day)
             found = moment.astimezone(at).utcoffset()
             assert found is not None, "every zone has an offset"
             offset = found // timedelta(microseconds=1)

@@ -11,9 +11,13 @@ from typing import Any, Final
 DIGITS_MAX: Final = 1000
 """Of one number: more are refused, as by Spark's parser."""
 NOT_FINITE: Final = {
-    "NaN": float("nan"), "Infinity": float("inf"), "+Infinity": float("inf"),
-    "+INF": float("inf"), "-Infinity": float("-inf"), "-INF": float("-inf"),
-}  # fmt: skip
+    "NaN": float("nan"),
+    "Infinity": float("inf"),
+    "+Infinity": float("inf"),
+    "+INF": float("inf"),
+    "-Infinity": float("-inf"),
+    "-INF": float("-inf"),
+}
 
 
 class Number(str):
@@ -97,9 +101,7 @@ class _Lenient:
     def _string(self, text: str) -> str:
         inner = text[1:-1]
         if text[0] == "'":
-            inner = re.sub(
-                r"\\(.)|\"", lambda m: "'" if m[1] == "'" else m[0] if m[1] else '\\"', inner
-            )
+            inner = re.sub(r"\\(.)|\"", lambda m: "'" if m[1] == "'" else m[0] if m[1] else '\\"', inner)
         found: str = json.loads(f'"{inner}"')
         return found
 
@@ -179,9 +181,7 @@ def rendered(token: Any) -> str:
 
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _WIDE: Final = re.compile("[\U00010000-\U0010ffff\ud800-\udfff]")
-_SHORT: Final = {
-    '"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r",
-}  # fmt: skip
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
 
 def quoted(text: str) -> str:

@@ -63,18 +63,14 @@ def _object(columns: list[pa.Array], schema: spark.StructType, zone: tzinfo, row
         texts = _texts(column, field.dataType, zone)
         name = pa.scalar(f",{quoted(field.name)}:", TEXT)
         parts.append(
-            pc.binary_join_element_wise(name, texts, _EMPTY, null_handling="emit_null").fill_null(
-                ""
-            )
+            pc.binary_join_element_wise(name, texts, _EMPTY, null_handling="emit_null").fill_null("")
         )
     if not parts:
         return pa.repeat(pa.scalar("{}", TEXT), rows)
     inner = pc.binary_join_element_wise(*parts, _EMPTY)
     # The first comma goes; what begins with one is long enough to be cut.
     cut = pc.utf8_slice_codeunits(inner, 1)
-    return pc.binary_join_element_wise(
-        pa.scalar("{", TEXT), cut, pa.scalar("}", TEXT), _EMPTY
-    )  # fmt: skip
+    return pc.binary_join_element_wise(pa.scalar("{", TEXT), cut, pa.scalar("}", TEXT), _EMPTY)
 
 
 def _joined(lists: pa.Array, items: pa.Array, opening: str, closing: str) -> pa.Array:
@@ -83,9 +79,7 @@ def _joined(lists: pa.Array, items: pa.Array, opening: str, closing: str) -> pa.
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
     rebuilt = pa.LargeListArray.from_arrays(offsets, items)
     joined = pc.binary_join(rebuilt, pa.scalar(",", TEXT))
-    made = pc.binary_join_element_wise(
-        pa.scalar(opening, TEXT), joined, pa.scalar(closing, TEXT), _EMPTY
-    )
+    made = pc.binary_join_element_wise(pa.scalar(opening, TEXT), joined, pa.scalar(closing, TEXT), _EMPTY)
     return pc.if_else(lists.is_valid(), made, pa.scalar(None, TEXT))
 
 
@@ -100,10 +94,7 @@ def _map(column: pa.Array, kind: spark.MapType, zone: tzinfo) -> pa.Array:
 
 def _entries(column: pa.Array) -> pa.Array:
     """The entries of all maps, those of null maps left out."""
-    fields = [
-        pa.field("key", column.type.key_type, nullable=False),
-        pa.field("value", column.type.item_type),
-    ]
+    fields = [pa.field("key", column.type.key_type, nullable=False), pa.field("value", column.type.item_type)]
     return column.cast(pa.list_(pa.struct(fields))).flatten()
 
 
@@ -147,19 +138,18 @@ def _floats(column: pa.Array) -> pa.Array:
     plain = pc.or_(pc.and_(pc.less(size, 1e7), pc.greater_equal(size, 1e-3)), pc.equal(column, 0.0))
     texts = column.cast(pa.string()).cast(TEXT)
     whole = pc.invert(pc.match_substring(texts, "."))
-    texts = pc.binary_join_element_wise(
-        texts, pc.if_else(whole, pa.scalar(".0", TEXT), _EMPTY), _EMPTY
-    )
+    texts = pc.binary_join_element_wise(texts, pc.if_else(whole, pa.scalar(".0", TEXT), _EMPTY), _EMPTY)
     if pc.all(plain).as_py() is not False:
         return texts
     is_single = pa.types.is_float32(column.type)
     made = [
-        text if is_plain or value is None
+        text
+        if is_plain or value is None
         else java_double(float(str(np.float32(value))) if is_single else value)
         for text, is_plain, value in zip(
             texts.to_pylist(), plain.to_pylist(), column.to_pylist(), strict=True
         )
-    ]  # fmt: skip
+    ]
     return pa.array(made, TEXT)
 
 

@@ -26,21 +26,49 @@ from tidelog.spark.ranges import EARLIEST, LATEST, Offsets, from_json
 
 T = TypeVar("T")
 
-FORMAT_OPTIONS: Final = frozenset({
-    "valueFormat", "keyFormat", "timeZone", "schema.registry.url",
-    "schema.registry.basic.auth.user.info", "schema.subject.strategy", "value.subject",
-    "key.subject", "value.schema.id", "key.schema.id", "value.schema.version",
-    "key.schema.version", "value.message", "key.message",
-})  # fmt: skip
-READ: Final = FORMAT_OPTIONS | frozenset({
-    "assign", "subscribe", "subscribePattern",
-    "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
-    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
-    "maxRecordsPerPartition", "includeHeaders", "groupIdPrefix", "commitOffsets",
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "partition.metadata.cache.ttl.ms", "history", "schema.validate",
-    "archive.warehouse", "archive.catalog",
-})  # fmt: skip
+FORMAT_OPTIONS: Final = frozenset(
+    {
+        "valueFormat",
+        "keyFormat",
+        "timeZone",
+        "schema.registry.url",
+        "schema.registry.basic.auth.user.info",
+        "schema.subject.strategy",
+        "value.subject",
+        "key.subject",
+        "value.schema.id",
+        "key.schema.id",
+        "value.schema.version",
+        "key.schema.version",
+        "value.message",
+        "key.message",
+    }
+)
+READ: Final = FORMAT_OPTIONS | frozenset(
+    {
+        "assign",
+        "subscribe",
+        "subscribePattern",
+        "startingTimestamp",
+        "startingOffsetsByTimestamp",
+        "startingOffsets",
+        "startingOffsetsByTimestampStrategy",
+        "failOnDataLoss",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "includeHeaders",
+        "groupIdPrefix",
+        "commitOffsets",
+        "kafkaConsumer.pollTimeoutMs",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "partition.metadata.cache.ttl.ms",
+        "history",
+        "schema.validate",
+        "archive.warehouse",
+        "archive.catalog",
+    }
+)
 READ_BATCH: Final = READ | {"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"}
 READ_STREAM: Final = READ | {
     "maxOffsetsPerTrigger",
@@ -48,13 +76,19 @@ READ_STREAM: Final = READ | {
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
 }
-WRITE: Final = FORMAT_OPTIONS | frozenset({
-    "topic", "includeHeaders", "includeTimestamp", "delivery", "txnAppId", "txnVersion",
-    "verifyReplays", "schema.auto.register",
-})  # fmt: skip
-OF_SPARK: Final = frozenset(
-    {"path", "checkpointLocation", "queryName", "outputMode", "mergeSchema"}
+WRITE: Final = FORMAT_OPTIONS | frozenset(
+    {
+        "topic",
+        "includeHeaders",
+        "includeTimestamp",
+        "delivery",
+        "txnAppId",
+        "txnVersion",
+        "verifyReplays",
+        "schema.auto.register",
+    }
 )
+OF_SPARK: Final = frozenset({"path", "checkpointLocation", "queryName", "outputMode", "mergeSchema"})
 """What Spark itself puts among the options, or takes from them."""
 
 KAFKA_REFUSED: Final = {
@@ -71,8 +105,14 @@ MIB: Final = 1024 * 1024
 
 DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|min|h|d|)\s*")
 DURATION_MS: Final = {
-    "ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
-}  # fmt: skip
+    "ms": 1,
+    "s": 1000,
+    "": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +245,7 @@ class _Given:
             raise ConfigError(f"option {name} is not known; {hint}")
         protocol = self.text("kafka.security.protocol", "PLAINTEXT")
         if protocol.upper() != "PLAINTEXT":
-            raise ConfigError(
-                f"kafka.security.protocol={protocol}: this client speaks PLAINTEXT only"
-            )
+            raise ConfigError(f"kafka.security.protocol={protocol}: this client speaks PLAINTEXT only")
 
     def get(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -258,7 +296,9 @@ class _Given:
         if name in FORMATS and url is None:
             raise ConfigError(f"{part}Format={name} needs schema.registry.url")
         return PartFormat(
-            part=part, name=name, url=url or "",
+            part=part,
+            name=name,
+            url=url or "",
             user_info=self.get("schema.registry.basic.auth.user.info"),
             strategy=self.choice(
                 "schema.subject.strategy", {one.value: one for one in SubjectStrategy}, "topic"
@@ -269,7 +309,7 @@ class _Given:
             auto_register=self.flag("schema.auto.register", False),
             message=self.get(f"{part}.message"),
             validates=self.flag("schema.validate", True),
-        )  # fmt: skip
+        )
 
     def time_zone(self) -> str:
         text = self.text("timeZone", "UTC")
@@ -287,9 +327,7 @@ _OF_SPARK: Final = {name.lower() for name in OF_SPARK}
 
 
 def _used_by(name: str) -> str:
-    users = {
-        "batch reads": READ_BATCH, "streaming reads": READ_STREAM, "writes": WRITE,
-    }  # fmt: skip
+    users = {"batch reads": READ_BATCH, "streaming reads": READ_STREAM, "writes": WRITE}
     found = [user for user, names in users.items() if name in {one.lower() for one in names}]
     return "for " + " and ".join(found)
 
@@ -300,9 +338,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     rows_max = given.number("maxOffsetsPerTrigger", least=1)
     rows_min = given.number("minOffsetsPerTrigger", least=1)
     if rows_min is not None and rows_max is not None and rows_min > rows_max:
-        raise ConfigError(
-            f"minOffsetsPerTrigger={rows_min} is more than maxOffsetsPerTrigger={rows_max}"
-        )
+        raise ConfigError(f"minOffsetsPerTrigger={rows_min} is more than maxOffsetsPerTrigger={rows_max}")
     return ReadOptions(
         bootstrap=given.bootstrap(),
         subscription=_subscription(given),
@@ -325,9 +361,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         commit_offsets=given.flag("commitOffsets", streaming and not given.get("kafka.group.id")),
         rack=given.text("kafka.client.rack", ""),
         read_committed=given.choice(
-            "kafka.isolation.level",
-            {"read_committed": True, "read_uncommitted": False},
-            "read_committed",
+            "kafka.isolation.level", {"read_committed": True, "read_uncommitted": False}, "read_committed"
         ),
         fetch_bytes=given.count("kafka.max.partition.fetch.bytes", 8 * MIB, least=1),
         idle_seconds_max=given.count("kafkaConsumer.pollTimeoutMs", 120_000, least=1) / 1000,
@@ -350,12 +384,9 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         raise ConfigError("txnAppId is for batch writes; a stream has its query's id and batch")
     if application is not None and not _TXN_APPLICATION.fullmatch(application):
         raise ConfigError(
-            f"txnAppId must be 1 to 200 letters, digits, dots, dashes or underscores, not "
-            f"{application!r}"
+            f"txnAppId must be 1 to 200 letters, digits, dots, dashes or underscores, not {application!r}"
         )
-    is_exactly_once = given.choice(
-        "delivery", {"exactly-once": True, "at-least-once": False}, "exactly-once"
-    )
+    is_exactly_once = given.choice("delivery", {"exactly-once": True, "at-least-once": False}, "exactly-once")
     if application is not None and not is_exactly_once:
         raise ConfigError("txnAppId asks for exactly once; leave out delivery=at-least-once")
     acks = given.choice("kafka.acks", {"all": -1, "-1": -1, "1": 1}, "all")
@@ -367,9 +398,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         is_exactly_once=is_exactly_once,
         application=application,
         version=0 if version is None else version,
-        codec=given.choice(
-            "kafka.compression.type", {codec.name.lower(): codec for codec in Codec}, "none"
-        ),
+        codec=given.choice("kafka.compression.type", {codec.name.lower(): codec for codec in Codec}, "none"),
         batch_bytes=given.count("kafka.max.request.size", 1_000_000, least=1024),
         acks=acks,
         transaction_timeout_ms=given.number("kafka.transaction.timeout.ms", least=1),
@@ -388,8 +417,11 @@ _TXN_APPLICATION: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 def _subscription(given: _Given) -> Subscription:
-    found = {name: text for name in ("assign", "subscribe", "subscribePattern")
-             if (text := given.get(name)) is not None}  # fmt: skip
+    found = {
+        name: text
+        for name in ("assign", "subscribe", "subscribePattern")
+        if (text := given.get(name)) is not None
+    }
     if len(found) != 1:
         what = f"{' and '.join(found)} were given" if found else "none was given"
         raise ConfigError(f"set exactly one of assign, subscribe and subscribePattern; {what}")

@@ -48,16 +48,14 @@ class CannotPack(TidelogError):
     """This Python lacks something that has to go into the archive; the message says what."""
 
 
-class Member(NamedTuple):
+class PackedFile(NamedTuple):
     """A file, and what it is called in the archive."""
 
     source: Path
     name: str
 
 
-def pack(
-    target: Path, *, also: Iterable[str] = (), on_file: Callable[[int, int], None] | None = None
-) -> int:
+def pack(target: Path, *, also: Iterable[str] = (), on_file: Callable[[int, int], None] | None = None) -> int:
     """Write the archive; how many files it has. `also` names packages beside our own."""
     wanted = sorted(set(members(also)), key=lambda member: member.name)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
@@ -74,14 +72,14 @@ def pack(
     return len(wanted) + 1
 
 
-def members(also: Iterable[str] = ()) -> Iterator[Member]:
+def members(also: Iterable[str] = ()) -> Iterator[PackedFile]:
     """Every file that goes in, but the starter."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    yield Member(Path(sys._base_executable), f"bin/{version}")  # type: ignore[attr-defined]
+    yield PackedFile(Path(sys._base_executable), f"bin/{version}")  # type: ignore[attr-defined]
     library = str(sysconfig.get_config_var("INSTSONAME") or "")
     found = Path(str(sysconfig.get_config_var("LIBDIR"))) / library
     if ".so" in library and found.is_file():
-        yield Member(found, f"lib/{library}")
+        yield PackedFile(found, f"lib/{library}")
     yield from _tree(Path(sysconfig.get_path("stdlib")), f"lib/{version}")
     packages = f"lib/{version}/site-packages"
     for package in OURS:
@@ -94,7 +92,7 @@ def members(also: Iterable[str] = ()) -> Iterator[Member]:
             if ".." not in file.parts and "__pycache__" not in file.parts:
                 source = Path(str(one.locate_file(file)))
                 if source.is_file() and source.suffix != ".pth":
-                    yield Member(source, f"{packages}/{file.as_posix()}")
+                    yield PackedFile(source, f"{packages}/{file.as_posix()}")
 
 
 def required(names: Iterable[str]) -> dict[str, Distribution]:
@@ -130,13 +128,13 @@ def _key(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _tree(directory: Path, name: str) -> Iterator[Member]:
+def _tree(directory: Path, name: str) -> Iterator[PackedFile]:
     for where, folders, files in os.walk(directory):
         folders[:] = [one for one in folders if not NEEDLESS.fullmatch(one)]
         below = Path(where).relative_to(directory)
         for file in files:
             if not file.endswith(".pyc"):
-                yield Member(Path(where) / file, f"{name}/{(below / file).as_posix()}")
+                yield PackedFile(Path(where) / file, f"{name}/{(below / file).as_posix()}")
 
 
 def _add_starter(archive: tarfile.TarFile) -> None:

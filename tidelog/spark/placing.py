@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.errors import TidelogError
 from tidelog.model import TopicPartition
-from tidelog.spark import asking
+from tidelog.spark import client_loop
 from tidelog.spark.columns import ARROW
 from tidelog.spark.content import NOTHING, content_of
 from tidelog.spark.encode import cut, encode
@@ -50,9 +50,7 @@ class _Waiting:
 class Counted:
     """The rows of one task, as the records that they become, and what these are."""
 
-    def __init__(
-        self, options: WriteOptions, schema: StructType, parts: Parts | None = None
-    ) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, parts: Parts | None = None) -> None:
         self._options = options
         self._parts = parts or {}
         self._fields = json_columns(schema)
@@ -69,10 +67,9 @@ class Counted:
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = batch.schema.names
         columns = {
-            "key": self._keys(batch) if "key" in names
-            else pa.nulls(batch.num_rows, pa.binary()),
+            "key": self._keys(batch) if "key" in names else pa.nulls(batch.num_rows, pa.binary()),
             "value": self._values(batch),
-        }  # fmt: skip
+        }
         if "headers" in names:
             columns["headers"] = batch.column("headers").cast(ARROW["headers"])
         if self._options.keeps_timestamps and "timestamp" in names:
@@ -144,9 +141,9 @@ class Output(Counted):
         """Send what is left; returns when everything was acknowledged."""
         for place in list(self._waiting):
             self._send(place, all_of_it=True)
-        flushing = asking.start(self._sender.flush())  # behind the last batch, in the loop's order
+        flushing = client_loop.start(self._sender.flush())  # behind the last batch, in the loop's order
         self._until_put()
-        asking.wait(flushing)
+        client_loop.wait(flushing)
 
     def _placed(
         self, batch: pa.RecordBatch, records: pa.RecordBatch
@@ -159,10 +156,7 @@ class Output(Counted):
             places = self._partitions(topic, count, some.column("key"), asked)
             for partition, chosen in group_rows(places, count):
                 whole = len(chosen) == some.num_rows
-                yield (
-                    TopicPartition(topic, int(partition)),
-                    some if whole else some.take(pa.array(chosen)),
-                )
+                yield (TopicPartition(topic, int(partition)), some if whole else some.take(pa.array(chosen)))
 
     def _topics(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array | None]]:
         """Each topic, with its rows; None for all of them. The option wins over the column."""
@@ -199,7 +193,7 @@ class Output(Counted):
         count = self._counts.get(topic)
         if count is None:
             options = self._options
-            count = self._counts[topic] = asking.ask(
+            count = self._counts[topic] = client_loop.ask(
                 options.bootstrap,
                 lambda client: partition_count(client, topic),
                 timeout_seconds=options.timeout_seconds,
@@ -212,9 +206,7 @@ class Output(Counted):
         self._waiting_bytes -= waiting.bytes
         rows = pa.Table.from_batches(waiting.rows).combine_chunks().to_batches()[0]
         headers = rows.column("headers") if "headers" in rows.schema.names else None
-        parts = cut(
-            rows.column("key"), rows.column("value"), headers, bytes_max=self._options.batch_bytes
-        )
+        parts = cut(rows.column("key"), rows.column("value"), headers, bytes_max=self._options.batch_bytes)
         if len(parts) > 1 and not all_of_it:
             last = parts.pop()
             kept = pa.array(np.arange(last.start, last.stop))
@@ -226,20 +218,23 @@ class Output(Counted):
         """Send rows as one batch."""
         options, identity, names = self._options, self._identity, rows.schema.names
         content = encode(
-            rows.column("key"), rows.column("value"),
+            rows.column("key"),
+            rows.column("value"),
             headers=rows.column("headers") if "headers" in names else None,
             timestamps=rows.column("timestamp") if "timestamp" in names else None,
-            codec=options.codec, producer_id=identity.producer_id, producer_epoch=identity.epoch,
+            codec=options.codec,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
             base_sequence=self._sender.take_sequence(place, rows.num_rows),
             is_transactional=identity.transactional_id is not None,
-        )  # fmt: skip
+        )
         self._until_put()
-        self._putting = asking.start(self._sender.put(place, content, rows.num_rows))
+        self._putting = client_loop.start(self._sender.put(place, content, rows.num_rows))
 
     def _until_put(self) -> None:
         """Return when there is room for another batch."""
         if self._putting is not None:
-            asking.wait(self._putting)
+            client_loop.wait(self._putting)
             self._putting = None
 
 

@@ -25,7 +25,7 @@ from tidelog.client.kafka import Fetched, KafkaClient
 from tidelog.errors import ConfigError
 from tidelog.model import Offset, TopicPartition
 from tidelog.records import iterate_batches
-from tidelog.spark.asking import SparkClient, ask
+from tidelog.spark.client_loop import SparkClient, ask
 from tidelog.spark.options import (
     Assigned,
     AtEdge,
@@ -35,7 +35,7 @@ from tidelog.spark.options import (
     Matching,
     ReadOptions,
     Subscribed,
-)  # fmt: skip
+)
 from tidelog.spark.ranges import EARLIEST, LATEST, OffsetRange, Offsets, split
 
 if TYPE_CHECKING:
@@ -150,13 +150,10 @@ class Planner:
         for place in starts:
             if starts[place] > ends[place] and not _is_edge(self._options.starting):
                 raise ConfigError(
-                    f"{place}: startingOffsets {starts[place]} lies behind endingOffsets "
-                    f"{ends[place]}"
+                    f"{place}: startingOffsets {starts[place]} lies behind endingOffsets {ends[place]}"
                 )
         return [
-            OffsetRange(
-                place.topic, place.partition, start, ends[place], topic_id=topics.get(place.topic)
-            )
+            OffsetRange(place.topic, place.partition, start, ends[place], topic_id=topics.get(place.topic))
             for place, start in starts.items()
         ]
 
@@ -180,10 +177,13 @@ class Planner:
                 if place.topic == topic
             }
             parts += history.parts(
-                [one for one in wanted if one.topic == topic], log,
-                may_lose=not options.fail_on_data_loss, prefer_log=prefer_log,
-                tasks_min=options.tasks_min, rows_max=options.task_rows_max,
-            )  # fmt: skip
+                [one for one in wanted if one.topic == topic],
+                log,
+                may_lose=not options.fail_on_data_loss,
+                prefer_log=prefer_log,
+                tasks_min=options.tasks_min,
+                rows_max=options.task_rows_max,
+            )
         ids = {one.topic: one.topic_id for one in wanted}
         return [
             replace(part, topic_id=ids[part.topic]) if isinstance(part, OffsetRange) else part
@@ -219,8 +219,7 @@ class Planner:
                     for place in places:
                         if place.topic == topic and place not in known:
                             raise ConfigError(
-                                f"assign names {place}, but {topic!r} has partitions 0 to "
-                                f"{len(known) - 1}"
+                                f"assign names {place}, but {topic!r} has partitions 0 to {len(known) - 1}"
                             )
                 return list(places)
             case Subscribed(topics):
@@ -264,12 +263,7 @@ class Planner:
         return side == "ending" or self._options.unmatched_time_is_latest
 
     async def _at_times(
-        self,
-        client: SparkClient,
-        times: Mapping[TopicPartition, int],
-        side: str,
-        *,
-        or_latest: bool,
+        self, client: SparkClient, times: Mapping[TopicPartition, int], side: str, *, or_latest: bool
     ) -> Offsets:
         found = await self._at(client, times)
         unmatched = [place for place, offset in found.items() if offset < 0]
@@ -304,11 +298,7 @@ class Planner:
         )
 
     async def _at_in_logs(
-        self,
-        client: KafkaClient,
-        times: Mapping[TopicPartition, int],
-        *,
-        read_committed: bool | None = None,
+        self, client: KafkaClient, times: Mapping[TopicPartition, int], *, read_committed: bool | None = None
     ) -> Offsets:
         """ListOffsets for any number of topics at once."""
         committed = self._options.read_committed if read_committed is None else read_committed
@@ -316,10 +306,7 @@ class Planner:
         for place, time in times.items():
             topics.setdefault(place.topic, {})[place.partition] = time
         answers = await asyncio.gather(
-            *(
-                client.list_offsets(topic, asked, read_committed=committed)
-                for topic, asked in topics.items()
-            )
+            *(client.list_offsets(topic, asked, read_committed=committed) for topic, asked in topics.items())
         )
         return {
             TopicPartition(topic, partition): found.offset
@@ -338,10 +325,7 @@ class Planner:
             # Some of it is gone, or in the archive only: whoever reads it will know what to do.
             wanted = {TopicPartition(topic, partition): EARLIEST for partition in starts}
             firsts = await self._at_in_logs(client, wanted)
-            starts = {
-                place.partition: max(starts[place.partition], first)
-                for place, first in firsts.items()
-            }
+            starts = {place.partition: max(starts[place.partition], first) for place, first in firsts.items()}
             fetched = await self._fetch_some(client, topic, starts)
         sizes = {}
         for one in fetched:
@@ -357,18 +341,19 @@ class Planner:
         self, client: KafkaClient, topic: str, starts: Mapping[int, Offset]
     ) -> list[Fetched]:
         return await client.fetch(
-            topic, starts, wait_ms_max=0, partition_bytes_max=SAMPLE_BYTES,
+            topic,
+            starts,
+            wait_ms_max=0,
+            partition_bytes_max=SAMPLE_BYTES,
             read_committed=self._options.read_committed,
-        )  # fmt: skip
+        )
 
 
 def _is_edge(bound: Bound) -> bool:
     return isinstance(bound, AtEdge)
 
 
-def _check_all_named(
-    option: str, places: list[TopicPartition], named: Mapping[TopicPartition, int]
-) -> None:
+def _check_all_named(option: str, places: list[TopicPartition], named: Mapping[TopicPartition, int]) -> None:
     """Offsets that name some partitions leave the others to chance."""
     missing, extra = sorted(set(places) - named.keys()), sorted(named.keys() - set(places))
     if missing:

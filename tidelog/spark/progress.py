@@ -91,18 +91,13 @@ def _told_by_server(spark: "SparkSession", what: str, on_progress: OnProgress) -
         client.removeProgressHandler(told)
 
 
-def _look(
-    spark: "SparkSession", what: str, on_progress: OnProgress, ended: threading.Event
-) -> None:
+def _look(spark: "SparkSession", what: str, on_progress: OnProgress, ended: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     while not ended.wait(LOOK_SECONDS):
         try:
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(what)]
             stages = [
-                tracker.getStageInfo(stage)
-                for job in jobs
-                if job is not None
-                for stage in job.stageIds
+                tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds
             ]
         except Exception:  # the session may be about to end
             return

@@ -87,9 +87,11 @@ class Proof:
                 return None
             sums = said.get("sums")
             return cls(
-                int(said["rows"]), None if sums is None else tuple(map(int, sums)),
-                said.get("ends"), said.get("digest"),
-            )  # fmt: skip
+                int(said["rows"]),
+                None if sums is None else tuple(map(int, sums)),
+                said.get("ends"),
+                said.get("digest"),
+            )
         except (ValueError, TypeError, KeyError):
             return None
 
@@ -149,8 +151,10 @@ def source_ends(checkpoint: str | None, batch: int, *, query: str | None = None)
             _unreadable.add(checkpoint)
             logger.warning(
                 "%s cannot be read here (%s: %s): a batch that comes again is compared by its rows",
-                checkpoint, type(error).__name__, error,
-            )  # fmt: skip
+                checkpoint,
+                type(error).__name__,
+                error,
+            )
         return None
 
 

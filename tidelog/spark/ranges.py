@@ -111,18 +111,10 @@ def _waiting(start: Mapping[TopicPartition, Offset], end: Offsets) -> dict[Topic
     return {place: max(0, end[place] - start.get(place, 0)) for place in end}
 
 
-def _shared(
-    end: Offsets, waiting: Mapping[TopicPartition, int], most: int, total: float
-) -> Offsets:
+def _shared(end: Offsets, waiting: Mapping[TopicPartition, int], most: int, total: float) -> Offsets:
     """Of what waits, `most` of `total`, the same part of every partition."""
-    shares = {
-        place: max(1, int(most * count // total)) if count else 0
-        for place, count in waiting.items()
-    }
-    return {
-        place: min(end[place], end[place] - count + shares[place])
-        for place, count in waiting.items()
-    }
+    shares = {place: max(1, int(most * count // total)) if count else 0 for place, count in waiting.items()}
+    return {place: min(end[place], end[place] - count + shares[place]) for place, count in waiting.items()}
 
 
 def split(

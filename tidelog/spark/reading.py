@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidelog.client.slices import FETCH_BYTES, Missing, Remade, Slice, SliceReader
 from tidelog.errors import TidelogError
-from tidelog.spark import asking
+from tidelog.spark import client_loop
 from tidelog.spark.decode import decode
 from tidelog.spark.ranges import OffsetRange
 
@@ -36,7 +36,7 @@ class Reading:
     rack: str = ""
     fetch_bytes: int = FETCH_BYTES
     idle_seconds_max: float = 120.0
-    timeout_seconds: float = asking.TIMEOUT_SECONDS
+    timeout_seconds: float = client_loop.TIMEOUT_SECONDS
 
 
 class DataLost(TidelogError):
@@ -49,9 +49,14 @@ def read_range(reading: Reading, wanted: OffsetRange) -> Iterator[pa.RecordBatch
         at = found.start
         while at < min(found.next_offset, wanted.end):
             decoded = decode(
-                found.fetched.records, topic=wanted.topic, partition=wanted.partition, start=at,
-                end=wanted.end, aborted=found.fetched.aborted, wanted=reading.columns,
-            )  # fmt: skip
+                found.fetched.records,
+                topic=wanted.topic,
+                partition=wanted.partition,
+                start=at,
+                end=wanted.end,
+                aborted=found.fetched.aborted,
+                wanted=reading.columns,
+            )
             assert decoded.next_offset > at, "a slice holds at least one whole batch"
             at = decoded.next_offset
             yield from _pieces(decoded.batch)
@@ -76,22 +81,28 @@ def _slices(reading: Reading, wanted: OffsetRange) -> Iterator[Slice]:
 
     reached = wanted.start
     try:
-        while reached < wanted.end and (found := asking.wait(asking.start(following()))):
+        while reached < wanted.end and (found := client_loop.wait(client_loop.start(following()))):
             reached = found.next_offset
             yield found
     finally:
-        closing = asking.start(slices.aclose())
+        closing = client_loop.start(slices.aclose())
         if reached < wanted.end:  # otherwise there is nothing left to end
-            asking.wait(closing)
+            client_loop.wait(closing)
 
 
 async def _fetch(reading: Reading, wanted: OffsetRange) -> AsyncGenerator[Slice, None]:
     reader = SliceReader(
-        client=asking.client(reading.bootstrap, timeout_seconds=reading.timeout_seconds),
-        topic=wanted.topic, partition=wanted.partition, position=wanted.start, end=wanted.end,
-        read_committed=reading.read_committed, rack=reading.rack, fetch_bytes=reading.fetch_bytes,
-        idle_seconds_max=reading.idle_seconds_max, topic_id=wanted.topic_id,
-    )  # fmt: skip
+        client=client_loop.client(reading.bootstrap, timeout_seconds=reading.timeout_seconds),
+        topic=wanted.topic,
+        partition=wanted.partition,
+        position=wanted.start,
+        end=wanted.end,
+        read_committed=reading.read_committed,
+        rack=reading.rack,
+        fetch_bytes=reading.fetch_bytes,
+        idle_seconds_max=reading.idle_seconds_max,
+        topic_id=wanted.topic_id,
+    )
     while True:
         try:
             async with aclosing(reader.slices()) as slices:

@@ -20,13 +20,7 @@ from tidelog.errors import ConfigError
 from tidelog.schemas import framing
 from tidelog.schemas.codec import relaxed
 from tidelog.schemas.formats import PartFormat
-from tidelog.schemas.problems import (
-    DoesNotFit,
-    NotFramed,
-    RegistryDown,
-    RegistryRefused,
-    SchemaProblem,
-)
+from tidelog.schemas.problems import DoesNotFit, NotFramed, RegistryDown, RegistryRefused, SchemaProblem
 from tidelog.schemas.registry import Schema
 from tidelog.spark.columns import SPARK
 from tidelog.spark.json_reading import CORRUPT
@@ -80,9 +74,7 @@ class PartReader:
             reasons |= {rows[at]: why for at, why in broken.items()}
         return self._column(pieces, order, len(values), reasons), reasons
 
-    def _read_part(
-        self, number: int, payloads: list[bytes]
-    ) -> tuple[list[pa.Array], dict[int, str]]:
+    def _read_part(self, number: int, payloads: list[bytes]) -> tuple[list[pa.Array], dict[int, str]]:
         """What was written with one schema."""
         reader = self.form.codec(self.schema)
         try:
@@ -169,8 +161,7 @@ def part_writer(form: PartFormat, topic: str | None, kind: spark.DataType) -> Pa
         if error.status != NOT_FOUND:
             raise
         raise ConfigError(
-            f"{error}. Subject {subject} has no schema: register one, or set "
-            "schema.auto.register=true"
+            f"{error}. Subject {subject} has no schema: register one, or set schema.auto.register=true"
         ) from error
     form.codec(found.schema)
     return PartWriter(form, found.id, found.schema)
@@ -225,17 +216,17 @@ class RegisteredProjection:
 
 def registered_schema(plain: spark.StructType, readers: dict[str, PartReader]) -> spark.StructType:
     """The columns of a topic, with keys and values as their schemas say."""
-    return spark.StructType([
-        spark.StructField(
-            field.name, readers[field.name].spark_type if field.name in readers else field.dataType
-        )
-        for field in plain.fields
-    ])  # fmt: skip
+    return spark.StructType(
+        [
+            spark.StructField(
+                field.name, readers[field.name].spark_type if field.name in readers else field.dataType
+            )
+            for field in plain.fields
+        ]
+    )
 
 
-def registered_projection(
-    schema: spark.StructType, readers: dict[str, PartReader]
-) -> RegisteredProjection:
+def registered_projection(schema: spark.StructType, readers: dict[str, PartReader]) -> RegisteredProjection:
     """How a schema is met; ConfigError names the column that cannot be."""
     fields: set[str] = set()
     for field in schema.fields:
@@ -252,21 +243,23 @@ def registered_projection(
         known = value.names if isinstance(value, spark.StructType) else []
         if field.name not in known:
             raise ConfigError(
-                f"there is no column {field.name}: the value's schema has "
-                f"{', '.join(known) or 'no fields'}"
+                f"there is no column {field.name}: the value's schema has {', '.join(known) or 'no fields'}"
             )
         fields.add(field.name)
     parts = tuple(
-        (part, reader) for part, reader in readers.items()
+        (part, reader)
+        for part, reader in readers.items()
         if part in schema.names or (part == "value" and (fields or CORRUPT in schema.names))
-    )  # fmt: skip
+    )
     own = [field.name for field in schema.fields if field.name in SPARK]
     raw = [RAW[field.name] for field in schema.fields if field.name in RAW]
     columns = dict.fromkeys([*own, *raw, *(part for part, _ in parts), *PLACE])
     return RegisteredProjection(
-        columns=tuple(columns), schema=to_arrow_schema(schema, timezone="UTC"), parts=parts,
+        columns=tuple(columns),
+        schema=to_arrow_schema(schema, timezone="UTC"),
+        parts=parts,
         fields=frozenset(fields),
-    )  # fmt: skip
+    )
 
 
 # Writing.

@@ -77,8 +77,7 @@ class Page:
     def figures(self, figures: Iterable[tuple[str, object]]) -> None:
         """Some numbers, each with its name."""
         items = "".join(
-            f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>"
-            for name, value in figures
+            f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>" for name, value in figures
         )
         self._parts.append(f'<dl class="figures">{items}</dl>')
 
@@ -91,32 +90,23 @@ class Page:
         )
         body = "".join(
             "<tr>"
-            + "".join(
-                f"<td{kind}>{escape(str(cell))}</td>" for cell, kind in zip(row, kinds, strict=True)
-            )
+            + "".join(f"<td{kind}>{escape(str(cell))}</td>" for cell, kind in zip(row, kinds, strict=True))
             + "</tr>"
             for row in rows
         )
         self._parts.append(
-            f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-            f"<tbody>{body}</tbody></table></div>"
+            f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         )
 
-    def lines(
-        self, label: str, series: Sequence[Series], ticks: Sequence[tuple[float, str]] = ()
-    ) -> None:
+    def lines(self, label: str, series: Sequence[Series], ticks: Sequence[tuple[float, str]] = ()) -> None:
         """Lines over one axis; `ticks` name some of its places."""
         self._plot(label, series, ticks, are_bars=False)
 
-    def bars(
-        self, label: str, series: Sequence[Series], ticks: Sequence[tuple[float, str]] = ()
-    ) -> None:
+    def bars(self, label: str, series: Sequence[Series], ticks: Sequence[tuple[float, str]] = ()) -> None:
         """Bars beside each other, one for each place on the axis."""
         self._plot(label, series, ticks, are_bars=True)
 
-    def strip(
-        self, label: str, start: float, end: float, marks: Iterable[tuple[float, str]]
-    ) -> None:
+    def strip(self, label: str, start: float, end: float, marks: Iterable[tuple[float, str]]) -> None:
         """A stretch of something, and the places in it where something is."""
         width = WIDTH - LEFT
         span = max(end - start, 1)
@@ -141,12 +131,7 @@ class Page:
         )
 
     def _plot(
-        self,
-        label: str,
-        series: Sequence[Series],
-        ticks: Sequence[tuple[float, str]],
-        *,
-        are_bars: bool,
+        self, label: str, series: Sequence[Series], ticks: Sequence[tuple[float, str]], *, are_bars: bool
     ) -> None:
         points = [point for one in series for point in one.points]
         if not points:
@@ -165,8 +150,7 @@ class Page:
         )
         if len(series) > 1:
             names = "".join(
-                f'<span><i style="background:var(--c{number % COLORS_MAX})"></i>'
-                f"{escape(one.name)}</span>"
+                f'<span><i style="background:var(--c{number % COLORS_MAX})"></i>{escape(one.name)}</span>'
                 for number, one in enumerate(series)
             )
             self._parts.append(f'<p class="legend">{names}</p>')

@@ -84,9 +84,11 @@ def projection(schema: StructType, *, value_is_json: bool, time_zone: str = "UTC
     if is_made and "value" not in columns:
         columns.append("value")
     return Projection(
-        columns=tuple(columns), schema=to_arrow_schema(schema, timezone="UTC"),
-        fields=fields if is_made else None, time_zone=time_zone,
-    )  # fmt: skip
+        columns=tuple(columns),
+        schema=to_arrow_schema(schema, timezone="UTC"),
+        fields=fields if is_made else None,
+        time_zone=time_zone,
+    )
 
 
 def check_writable(schema: StructType, options: WriteOptions) -> None:
@@ -98,18 +100,20 @@ def check_writable(schema: StructType, options: WriteOptions) -> None:
         raise ConfigError('where to? Set option "topic", or give the rows a column `topic`')
     if is_made:
         if not json_columns(schema).fields:
-            raise ConfigError(
-                f"valueFormat={form.name} needs columns besides key, topic, partition, headers"
-            )
+            raise ConfigError(f"valueFormat={form.name} needs columns besides key, topic, partition, headers")
     elif "value" not in types:
         raise ConfigError(
             "rows need a column `value`, string or binary; or set valueFormat=json to write all "
             "columns as one JSON object"
         )
     allowed = {
-        "key": TEXTS, "value": TEXTS, "topic": ("string",), "partition": ("int",),
-        "headers": (SPARK["headers"],), TOMBSTONE: ("boolean",),
-    }  # fmt: skip
+        "key": TEXTS,
+        "value": TEXTS,
+        "topic": ("string",),
+        "partition": ("int",),
+        "headers": (SPARK["headers"],),
+        TOMBSTONE: ("boolean",),
+    }
     for name, kinds in allowed.items():
         if (name == "value" and is_made) or (name == "key" and options.key_format.is_registered):
             continue

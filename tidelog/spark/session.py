@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -79,20 +80,21 @@ def spark_session(
     environment: str = "",
     log: Path | None = None,
     log_level: str = "warn",
+    stop: threading.Event | None = None,
 ) -> Iterator["SparkSession"]:
     """A session to work in; there is one per process, and leaving ends it and its JVM.
 
     `environment` is an archive with a Python in `bin/python`, for executors elsewhere (see
     `packing`); without one they must have this very Python at this very path. `log` gets what the
     JVM and its workers print. A `master` as `sc://host:15002` is a Spark Connect server, which has
-    its own of all of these.
+    its own of all of these; once `stop` is set, nobody waits for one that is gone.
     """
     check_installed()
     from tidelog.spark.connect import connected, is_remote
 
     if is_remote(master):
         told = {**OF_SESSIONS, **(conf or {})}
-        with connected(name, master=master, conf=told, environment=environment) as session:
+        with connected(name, master=master, conf=told, environment=environment, stop=stop) as session:
             yield session
         return
     directory = Path(tempfile.mkdtemp(prefix="tidelog-spark-"))

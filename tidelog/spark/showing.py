@@ -10,7 +10,7 @@ import logging
 from concurrent.futures import Future
 from typing import Final
 
-from tidelog.spark import asking
+from tidelog.spark import client_loop
 from tidelog.spark.ranges import Offsets
 
 logger = logging.getLogger(__name__)
@@ -31,20 +31,20 @@ class Shown:
         """Everything below these offsets is done."""
         self._newest = group, done
         if self._newest != self._told and (self._telling is None or self._telling.done()):
-            self._telling = asking.start(self._tell())
+            self._telling = client_loop.start(self._tell())
 
     def wait(self) -> None:
         """Return when the group shows what was told last, or cannot be told."""
         while self._newest != self._told:
             self.tell(*self._newest or ("", {}))
             assert self._telling is not None, "it was just begun"
-            asking.wait(self._telling)
+            client_loop.wait(self._telling)
 
     async def _tell(self) -> None:
         while (newest := self._newest) is not None and newest != self._told:
             group, done = newest
             try:
-                client = asking.client(self._bootstrap, timeout_seconds=TIMEOUT_SECONDS)
+                client = client_loop.client(self._bootstrap, timeout_seconds=TIMEOUT_SECONDS)
                 await client.commit_offsets(group, done)
             except Exception as error:  # whatever it is, the query goes on
                 logger.warning("the offsets of group %r are not shown: %s", group, error)

@@ -71,12 +71,11 @@ class TidelogSource(DataSource):
         schema = spark_schema((*PLAIN, "headers") if has_headers else PLAIN)
         if self._names_a_registered_format():
             given = {
-                name.removeprefix(OPTION_PREFIX): text for name, text in self.options.items()
+                name.removeprefix(OPTION_PREFIX): text
+                for name, text in self.options.items()
                 if PROVIDER not in self.options or name.startswith(OPTION_PREFIX)
-            }  # fmt: skip
-            schema = registered_schema(
-                schema, part_readers(read_options(_of_reads(given), streaming=False))
-            )
+            }
+            schema = registered_schema(schema, part_readers(read_options(_of_reads(given), streaming=False)))
         return _remember(schema, self.options) if PROVIDER in self.options else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -125,9 +124,7 @@ class TidelogSource(DataSource):
             for name, text in self.options.items()
         )
 
-    def _projection(
-        self, schema: StructType, options: ReadOptions
-    ) -> "Projection | RegisteredProjection":
+    def _projection(self, schema: StructType, options: ReadOptions) -> "Projection | RegisteredProjection":
         if readers := part_readers(options):
             return registered_projection(schema, readers)
         return projection(schema, value_is_json=options.value_is_json, time_zone=options.time_zone)
@@ -150,9 +147,10 @@ def _of_reads(options: Mapping[str, str]) -> Mapping[str, str]:
     """What batches and streams have in common: a schema is asked for before either is made."""
     common = {name.lower() for name in READ_BATCH & READ_STREAM}
     return {
-        name: text for name, text in options.items()
+        name: text
+        for name, text in options.items()
         if name.lower() in common or name.lower().startswith("kafka.")
-    }  # fmt: skip
+    }
 
 
 # Spark keeps the options of a table in its catalog, but gives them to a Python source only once,

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
-)  # fmt: skip
+)
 
 from tidelog.spark.options import ReadOptions
 from tidelog.spark.planning import Planner, Seen
@@ -158,9 +158,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         for topic, (old, new) in remade.items():
             logger.warning(
-                "%s was deleted and made anew (id %s, now %s); it is read from its beginning",
-                topic, old, new,
-            )  # fmt: skip
+                "%s was deleted and made anew (id %s, now %s); it is read from its beginning", topic, old, new
+            )
         return known.without(remade)
 
     def _bounded(self, known: Position, latest: Offsets) -> Offsets:
@@ -250,10 +249,14 @@ def read_rows(
         yield from map(projection.rows, read_archived(wanted, projection.columns))
         return
     reading = Reading(
-        bootstrap=options.bootstrap, columns=projection.columns,
-        read_committed=options.read_committed, fail_on_data_loss=options.fail_on_data_loss,
-        rack=options.rack, fetch_bytes=options.fetch_bytes,
-        idle_seconds_max=options.idle_seconds_max, timeout_seconds=options.timeout_seconds,
-    )  # fmt: skip
+        bootstrap=options.bootstrap,
+        columns=projection.columns,
+        read_committed=options.read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+        rack=options.rack,
+        fetch_bytes=options.fetch_bytes,
+        idle_seconds_max=options.idle_seconds_max,
+        timeout_seconds=options.timeout_seconds,
+    )
     for batch in read_range(reading, wanted):
         yield projection.rows(batch)

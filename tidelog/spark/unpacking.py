@@ -45,12 +45,21 @@ BATCH_RECORDS_MAX: Final = 4 * 1024 * 1024
 # A table of batch headers: the grammar is in `tidelog.records`.
 _HEADER: Final = np.dtype(
     [
-        ("base_offset", ">i8"), ("length", ">i4"), ("leader_epoch", ">i4"), ("magic", "i1"),
-        ("crc", ">u4"), ("attributes", ">i2"), ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"), ("max_timestamp", ">i8"), ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"), ("base_sequence", ">i4"), ("record_count", ">i4"),
+        ("base_offset", ">i8"),
+        ("length", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("record_count", ">i4"),
     ]
-)  # fmt: skip
+)
 assert _HEADER.itemsize == HEADER_BYTES
 
 _OFFSET_MAX: Final = 2**63 - 2**32
@@ -148,11 +157,7 @@ def _check(headers: Headers, where: str) -> None:
 
 
 def _aborted(
-    data: bytes,
-    where: str,
-    places: Sequence[int],
-    headers: Headers,
-    aborted: Sequence[tuple[int, Offset]],
+    data: bytes, where: str, places: Sequence[int], headers: Headers, aborted: Sequence[tuple[int, Offset]]
 ) -> Flags:
     """Which batches are of a transaction that was aborted.
 
@@ -177,8 +182,13 @@ def _aborted(
 
 
 _ABORTING_FIELDS: Final = [
-    "base_offset", "length", "attributes", "last_offset_delta", "producer_id", "record_count",
-]  # fmt: skip
+    "base_offset",
+    "length",
+    "attributes",
+    "last_offset_delta",
+    "producer_id",
+    "record_count",
+]
 
 
 def _aborts(batch: bytes, where: str, base: Offset) -> bool:

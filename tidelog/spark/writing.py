@@ -27,18 +27,14 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from tidelog.client.cluster import Refused
-from tidelog.client.transactional import Decision, Member
+from tidelog.client.transactional import Decision, Participant
 from tidelog.errors import TidelogError
-from tidelog.spark import asking
-from tidelog.spark.asking import SparkClient
+from tidelog.spark import client_loop
+from tidelog.spark.client_loop import SparkClient
 from tidelog.spark.content import NOTHING, Content
 from tidelog.spark.entering import TRANSACTION_MS, Attempt, Batch, Found, begin, enter, expect
 from tidelog.spark.options import WriteOptions
@@ -46,7 +42,7 @@ from tidelog.spark.placing import Counted, Output
 from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
 from tidelog.spark.registered import Parts
 from tidelog.spark.workers import called
-from tidelog.txn.records import Counting
+from tidelog.wire.batches_decided import Counting
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +64,7 @@ class Written(WriterCommitMessage):
     batch: Batch
     content: Content = NOTHING
     """What it wrote, or would have written."""
-    member: Member | None = None
+    member: Participant | None = None
     """As whom it wrote; None if it wrote nothing."""
     found: Found | None = None
     """The newest decision when it began."""
@@ -77,12 +73,7 @@ class Written(WriterCommitMessage):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Micro-batches of one query. Spark makes it anew for each, and once more to commit."""
 
-    def __init__(
-        self,
-        options: WriteOptions,
-        schema: StructType,
-        parts: Parts | None = None,
-    ) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, parts: Parts | None = None) -> None:
         self._options = options
         self._schema = schema
         self._parts = parts or {}
@@ -108,12 +99,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 class BatchWriter(DataSourceArrowWriter):
     """One write. It travels to the tasks, and from planning to the commit, with what it knows."""
 
-    def __init__(
-        self,
-        options: WriteOptions,
-        schema: StructType,
-        parts: Parts | None = None,
-    ) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType, parts: Parts | None = None) -> None:
         self._options = options
         self._schema = schema
         self._parts = parts or {}
@@ -185,14 +171,14 @@ def write(
 ) -> Written:
     """Write the rows of a task, and leave it to the driver to commit them."""
     called()
-    asked = asking.ask_later(
+    asked = client_loop.ask_later(
         options.bootstrap,
         lambda client: begin(client, options, attempt),
         timeout_seconds=options.timeout_seconds,
     )
     try:
         first = next((batch for batch in batches if batch.num_rows), None)
-        beginning = asking.wait(asked)
+        beginning = client_loop.wait(asked)
     except BaseException:
         asked.cancel()
         raise
@@ -208,7 +194,7 @@ def write(
         return Written(attempt.batch, counted.content, None, found)
     if first is None and (attempt.is_first or not options.is_exactly_once):
         return Written(attempt.batch, found=found)
-    entered = beginning.entered or asking.ask(
+    entered = beginning.entered or client_loop.ask(
         options.bootstrap,
         lambda client: enter(client, options, attempt),
         timeout_seconds=options.timeout_seconds,
@@ -219,7 +205,7 @@ def write(
             output.add(batch)
         output.finish()
     except BaseException:
-        asking.wait(asking.start(entered.sender.cancel()))
+        client_loop.wait(client_loop.start(entered.sender.cancel()))
         if entered.member is not None:
             _abort(options, [entered.member])
         raise
@@ -230,9 +216,7 @@ def write(
 # On the driver.
 
 
-def decide(
-    options: WriteOptions, messages: Sequence[WriterCommitMessage | None], counting: Counting
-) -> None:
+def decide(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], counting: Counting) -> None:
     """Commit what all tasks wrote, or nothing of it."""
     told = _told(messages)
     if told is None or not options.is_exactly_once:
@@ -270,13 +254,13 @@ def decide(
 def _commit(
     options: WriteOptions,
     batch: Batch,
-    members: Sequence[Member],
+    members: Sequence[Participant],
     after: int | None,
     counting: Counting,
     proof: bytes | None,
 ) -> Decision:
     try:
-        return asking.ask(
+        return client_loop.ask(
             options.bootstrap,
             lambda client: client.commit_group(
                 batch.group, batch.number, members, after=after, counting=counting, proof=proof
@@ -302,9 +286,7 @@ def check_replay(options: WriteOptions, batch: Batch, found: Found, proof: Proof
     decided = Proof.decode(found.proof)
     if found.batch_id > batch.number:
         shown = "" if decided is None else f" ({decided.shown()})"
-        why: str | None = (
-            f"the newest that was decided is {found.batch_id}{shown}, and only that comes again"
-        )
+        why: str | None = f"the newest that was decided is {found.batch_id}{shown}, and only that comes again"
     else:
         why = difference(decided, proof)
     if why is None:
@@ -347,7 +329,7 @@ def give_up(options: WriteOptions, group: str) -> None:
     _try(options, lambda client: client.abort_group(group))
 
 
-def until_seen(options: WriteOptions, members: Sequence[Member]) -> None:
+def until_seen(options: WriteOptions, members: Sequence[Participant]) -> None:
     """Return when readers of committed records see what was decided, or are taking long to."""
 
     async def question(client: SparkClient) -> None:
@@ -359,14 +341,14 @@ def until_seen(options: WriteOptions, members: Sequence[Member]) -> None:
                 await asyncio.sleep(SEEN_PAUSE_SECONDS)
 
     deadline = time.monotonic() + options.timeout_seconds
-    asking.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
+    client_loop.ask(options.bootstrap, question, timeout_seconds=options.timeout_seconds)
 
 
 def _told(messages: Sequence[WriterCommitMessage | None]) -> Written | None:
     return next((one for one in messages if isinstance(one, Written)), None)
 
 
-def _members(messages: Sequence[WriterCommitMessage | None]) -> list[Member]:
+def _members(messages: Sequence[WriterCommitMessage | None]) -> list[Participant]:
     return [one.member for one in messages if isinstance(one, Written) and one.member is not None]
 
 
@@ -383,7 +365,7 @@ def _after(batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> int 
     return found.batch_id if found is not None and found.group == batch.group else None
 
 
-def _abort(options: WriteOptions, members: Sequence[Member]) -> None:
+def _abort(options: WriteOptions, members: Sequence[Participant]) -> None:
     for member in members:
         _try(options, partial(SparkClient.abort_member, member=member))
 
@@ -391,6 +373,6 @@ def _abort(options: WriteOptions, members: Sequence[Member]) -> None:
 def _try(options: WriteOptions, question: Callable[[SparkClient], Awaitable[None]]) -> None:
     """Ask for what only spares others some time; without it, it comes later."""
     try:
-        asking.ask(options.bootstrap, question, timeout_seconds=TRY_SECONDS_MAX)
+        client_loop.ask(options.bootstrap, question, timeout_seconds=TRY_SECONDS_MAX)
     except TidelogError as error:
         logger.warning("a transaction is left to end by itself: %s", error)

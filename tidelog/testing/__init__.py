@@ -17,6 +17,8 @@ What these are made of:
     disk.py       files that can be slow, and fail
     ports.py      ports that nobody else gets
     child.py      how a process of a Broker begins
+    errors.py     what goes wrong with clusters of tests
+    settings.py   settings of test nodes, which wait less
 
 Rule 1: importing this imports nothing else: a name is looked up when it is used. pytest imports the
         plugin wherever Tidelog is installed.
@@ -55,11 +57,21 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "CLIENTS": "wires", "Broker": "broker", "BrokerManager": "manager", "BrokerStatus": "broker",
-    "Cluster": "cluster", "ClusterStatus": "view", "Fault": "faults", "Faults": "faults",
-    "InProcessNode": "node", "NodeStatus": "node", "NotInTime": "errors", "NotRunning": "errors",
-    "PartitionStatus": "view", "StartFailed": "errors",
-}  # fmt: skip
+    "CLIENTS": "wires",
+    "Broker": "broker",
+    "BrokerManager": "manager",
+    "BrokerStatus": "broker",
+    "Cluster": "cluster",
+    "ClusterStatus": "view",
+    "Fault": "faults",
+    "Faults": "faults",
+    "InProcessNode": "node",
+    "NodeStatus": "node",
+    "NotInTime": "errors",
+    "NotRunning": "errors",
+    "PartitionStatus": "view",
+    "StartFailed": "errors",
+}
 
 
 def __getattr__(name: str) -> Any:

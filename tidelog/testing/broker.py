@@ -83,8 +83,11 @@ class Launcher:
         with log.open("ab") as errors:
             return subprocess.Popen(
                 [sys.executable, "-m", "tidelog.testing.child", str(os.getpid()), *arguments],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, process_group=0,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                process_group=0,
+            )
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -183,9 +186,7 @@ class Broker:
             code = self._require_output().wait(seconds_max)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise NotInTime(
-                f"broker {self.id} did not end within {seconds_max:g} s and was killed"
-            ) from None
+            raise NotInTime(f"broker {self.id} did not end within {seconds_max:g} s and was killed") from None
         self._drop_output()
         return code
 
@@ -253,9 +254,13 @@ class Broker:
     def status(self) -> BrokerStatus:
         process = self._process
         return BrokerStatus(
-            id=self.id, state=self.state, pid=self.pid, kafka=self.kafka, url=self.url,
+            id=self.id,
+            state=self.state,
+            pid=self.pid,
+            kafka=self.kafka,
+            url=self.url,
             exit_code=None if process is None else process.poll(),
-        )  # fmt: skip
+        )
 
     # Its cluster.
 
@@ -317,10 +322,18 @@ class Broker:
             quorum = ",".join(f"{broker.id}@{broker.peer}" for broker in voters)
             place = ["--peer", self.peer, "--quorum", quorum]
         return [
-            "start", "--data", str(self.data), "--node-id", str(self.id),
-            "--kafka", str(self._kafka), "--http", str(self._http), *place,
+            "start",
+            "--data",
+            str(self.data),
+            "--node-id",
+            str(self.id),
+            "--kafka",
+            str(self._kafka),
+            "--http",
+            str(self._http),
+            *place,
             *(f"--set={key}={value}" for key, value in settings.items()),
-        ]  # fmt: skip
+        ]
 
     def _require_process(self) -> "subprocess.Popen[bytes]":
         if self._process is None or not self.is_alive:

@@ -218,9 +218,7 @@ class Cluster:
         """The partitions of a topic, in order; none if no node knows it."""
         return self._require_loop().call(self._view.partitions, topic)
 
-    def leader_of(
-        self, topic: str, partition: int = 0, *, seconds_max: float = SECONDS_MAX
-    ) -> InProcessNode:
+    def leader_of(self, topic: str, partition: int = 0, *, seconds_max: float = SECONDS_MAX) -> InProcessNode:
         """The node that leads a partition, once one does that runs, and knows that it does."""
 
         async def work() -> InProcessNode:
@@ -300,10 +298,7 @@ class Cluster:
         return self._loop
 
     def _run(
-        self,
-        work: Callable[[], Coroutine[Any, Any, T]],
-        seconds_max: float,
-        problem: str = "not done",
+        self, work: Callable[[], Coroutine[Any, Any, T]], seconds_max: float, problem: str = "not done"
     ) -> T:
         loop = self._require_loop()
         return loop.run(work(), seconds_max, problem=lambda: f"{problem}; {self!r}")

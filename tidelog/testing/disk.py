@@ -12,15 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal, TypeAlias
 
-from tidelog.host import (
-    Bytes,
-    File,
-    Path,
-    SystemDatabase,
-    SystemDatabases,
-    SystemDisk,
-    SystemFile,
-)
+from tidelog.host import Bytes, File, Path, SystemDatabase, SystemDatabases, SystemDisk, SystemFile
 from tidelog.testing.lives import Life
 
 Kind: TypeAlias = Literal["read", "write", "sync"]

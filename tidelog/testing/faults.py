@@ -100,11 +100,7 @@ class Faults:
     # The network.
 
     def cut(
-        self,
-        source: "Place | InProcessNode",
-        target: "Place | InProcessNode",
-        *,
-        both_ways: bool = True,
+        self, source: "Place | InProcessNode", target: "Place | InProcessNode", *, both_ways: bool = True
     ) -> Fault:
         """Let nothing pass from `source` to `target`, nor the other way round."""
         ways = self._ways(source, target, both_ways)
@@ -153,10 +149,7 @@ class Faults:
         return count
 
     def _ways(
-        self,
-        source: "Place | InProcessNode",
-        target: "Place | InProcessNode",
-        both_ways: bool,
+        self, source: "Place | InProcessNode", target: "Place | InProcessNode", both_ways: bool
     ) -> list[Way]:
         one, other = self._known(source), self._known(target)
         between = self._cluster.ways.between
@@ -191,24 +184,14 @@ class Faults:
     # Disks.
 
     def slow_disk(
-        self,
-        node: "NodeId | InProcessNode",
-        seconds: float,
-        *,
-        kinds: Iterable[str] = ("write", "sync"),
+        self, node: "NodeId | InProcessNode", seconds: float, *, kinds: Iterable[str] = ("write", "sync")
     ) -> Fault:
         """Let every piece of work of these kinds (read, write, sync) take so much longer."""
         trouble = DiskTrouble(kinds=kinds_of(kinds), seconds=seconds)
-        return self._trouble_disk(
-            f"slow disk of node {_place(node)}, {seconds:.3g} s", node, trouble
-        )
+        return self._trouble_disk(f"slow disk of node {_place(node)}, {seconds:.3g} s", node, trouble)
 
     def fail_disk(
-        self,
-        node: "NodeId | InProcessNode",
-        *,
-        kinds: Iterable[str] = ("sync",),
-        code: int = errno.EIO,
+        self, node: "NodeId | InProcessNode", *, kinds: Iterable[str] = ("sync",), code: int = errno.EIO
     ) -> Fault:
         """Let the disk fail. A node ends with its disk: start it again once this is healed."""
         trouble = DiskTrouble(kinds=kinds_of(kinds), code=code)
@@ -220,9 +203,7 @@ class Faults:
         trouble = DiskTrouble(kinds=kinds_of(["write"]), code=errno.ENOSPC)
         return self._trouble_disk(f"disk of node {_place(node)} is full", node, trouble)
 
-    def _trouble_disk(
-        self, what: str, node: "NodeId | InProcessNode", trouble: DiskTrouble
-    ) -> Fault:
+    def _trouble_disk(self, what: str, node: "NodeId | InProcessNode", trouble: DiskTrouble) -> Fault:
         disk = self._machine(node).disk
         return self._begin(what, [lambda: disk.add(trouble)], [lambda: disk.remove(trouble)])
 
@@ -317,9 +298,13 @@ class Faults:
             raise ValueError(f"no storm has {', '.join(sorted(unknown))}; only {', '.join(STORM)}")
         self._storms += 1
         storm = _Storm(
-            self, self._cluster, random.Random(f"{self.seed} storm {self._storms}"),
-            kinds, calm_seconds, fault_seconds,
-        )  # fmt: skip
+            self,
+            self._cluster,
+            random.Random(f"{self.seed} storm {self._storms}"),
+            kinds,
+            calm_seconds,
+            fault_seconds,
+        )
         storm.start()
         try:
             yield
@@ -404,9 +389,7 @@ def _place(place: "Place | InProcessNode") -> Place:
     return place if isinstance(place, int | str) else place.id
 
 
-def _between(
-    source: "Place | InProcessNode", target: "Place | InProcessNode", both_ways: bool
-) -> str:
+def _between(source: "Place | InProcessNode", target: "Place | InProcessNode", both_ways: bool) -> str:
     if both_ways:
         return f"between {_place(source)} and {_place(target)}"
     return f"from {_place(source)} to {_place(target)}"

@@ -88,12 +88,7 @@ def _make_task(
     context: Context | None = None,
     **options: Any,
 ) -> "asyncio.Task[T]":
-    task: asyncio.Task[T] = asyncio.Task(
-        work,
-        loop=loop,
-        context=context,
-        **options,
-    )
+    task: asyncio.Task[T] = asyncio.Task(work, loop=loop, context=context, **options)
     life = life_of(context)
     if life is not None:
         life.adopt(task)

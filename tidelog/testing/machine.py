@@ -74,9 +74,7 @@ class NodeNetwork:
         def accept() -> asyncio.BaseProtocol:
             return Wire(factory(), self._life, ways, out=out, back=back)
 
-        server = await asyncio.get_running_loop().create_server(
-            accept, host, port, backlog=_BACKLOG
-        )
+        server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=_BACKLOG)
         self._life.listeners.append(server)
         if is_for_peers:
             self._machine.was_heard.set()
@@ -117,9 +115,11 @@ class Machine:
 
     def config(self, quorum: str, settings: Mapping[str, object]) -> NodeConfig:
         own: dict[str, object] = {
-            "data": str(self.data), "node.id": self.node, "kafka": str(self.kafka),
+            "data": str(self.data),
+            "node.id": self.node,
+            "kafka": str(self.kafka),
             "http": str(self.http),
-        }  # fmt: skip
+        }
         if quorum:
             own |= {"quorum": quorum, "peer": str(self.peer)}
         return node_config(settings, own)

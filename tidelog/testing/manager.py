@@ -24,14 +24,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from tidelog.faces.local.layout import State
 from tidelog.model import NodeId
-from tidelog.testing.broker import (
-    SECONDS_MAX,
-    STOP_SECONDS_MAX,
-    Broker,
-    BrokerStatus,
-    Launcher,
-    wait_ready,
-)
+from tidelog.testing.broker import SECONDS_MAX, STOP_SECONDS_MAX, Broker, BrokerStatus, Launcher, wait_ready
 from tidelog.testing.errors import NotInTime
 from tidelog.testing.ports import LOCALHOST
 
@@ -74,9 +67,14 @@ class BrokerManager:
         try:
             for node in range(1, count + 1):
                 self._brokers[node] = Broker(
-                    node, ip, ports[node - 1] if ports else 0, is_leader=node == leader,
-                    data=self.data / f"node-{node}", settings=settings, launcher=self._launcher,
-                )  # fmt: skip
+                    node,
+                    ip,
+                    ports[node - 1] if ports else 0,
+                    is_leader=node == leader,
+                    data=self.data / f"node-{node}",
+                    settings=settings,
+                    launcher=self._launcher,
+                )
         except BaseException:
             self.close()
             raise
@@ -184,9 +182,7 @@ class BrokerManager:
         """How each broker is, and whether it leads."""
         leader = self.leader()
         return {
-            broker.id: replace(
-                broker.status(), is_leader=None if leader is None else broker.id == leader
-            )
+            broker.id: replace(broker.status(), is_leader=None if leader is None else broker.id == leader)
             for broker in self
         }
 
@@ -213,8 +209,7 @@ class BrokerManager:
     def _is_in_sync(self) -> bool:
         documents = self._documents()
         return bool(documents) and all(
-            partition["leader"] is not None
-            and set(partition["in_sync"]) == set(partition["replicas"])
+            partition["leader"] is not None and set(partition["in_sync"]) == set(partition["replicas"])
             for document in documents
             for topic in document["topics"]
             for partition in topic["partitions"]

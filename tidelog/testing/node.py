@@ -51,13 +51,7 @@ class NodeStatus:
 class InProcessNode:
     """A real node, started and ended by a test."""
 
-    def __init__(
-        self,
-        loop: LoopThread,
-        machine: Machine,
-        config: NodeConfig,
-        peers: Peers,
-    ) -> None:
+    def __init__(self, loop: LoopThread, machine: Machine, config: NodeConfig, peers: Peers) -> None:
         self.id = machine.node
         self.kafka = str(machine.kafka)
         """HOST:PORT for Kafka clients, the same with every start."""
@@ -206,8 +200,11 @@ class InProcessNode:
         """How it is; where the nodes run."""
         node = self._node if self.state is State.RUNNING else None
         return NodeStatus(
-            id=self.id, state=self.state, kafka=self.kafka, http=self.http,
+            id=self.id,
+            state=self.state,
+            kafka=self.kafka,
+            http=self.http,
             is_controller=node is not None and node.broker.member.quorum.raft.leader == self.id,
             leads=0 if node is None else len(node.broker.image.led.get(self.id, {})),
             error=None if self.error is None else str(self.error),
-        )  # fmt: skip
+        )

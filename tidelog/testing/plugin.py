@@ -35,27 +35,26 @@ _SEED: Final = pytest.StashKey[int]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tidelog", "Tidelog")
     group.addoption(
-        "--tidelog-seed", type=int, metavar="N",
+        "--tidelog-seed",
+        type=int,
+        metavar="N",
         help="what tidelog_faults draws from, to repeat a run; a random number by default",
-    )  # fmt: skip
-    group.addoption(
-        "--tidelog-cluster-scope", choices=SCOPES,
-        help="how long a tidelog_cluster lasts; stronger than tidelog_cluster_scope in a file",
-    )  # fmt: skip
-    parser.addini(
-        "tidelog_cluster_scope", f"how long a tidelog_cluster lasts: {', '.join(SCOPES)}",
-        default="function",
-    )  # fmt: skip
-    parser.addini(
-        "tidelog_settings", "settings of all nodes, one KEY=VALUE on a line", type="linelist"
     )
+    group.addoption(
+        "--tidelog-cluster-scope",
+        choices=SCOPES,
+        help="how long a tidelog_cluster lasts; stronger than tidelog_cluster_scope in a file",
+    )
+    parser.addini(
+        "tidelog_cluster_scope", f"how long a tidelog_cluster lasts: {', '.join(SCOPES)}", default="function"
+    )
+    parser.addini("tidelog_settings", "settings of all nodes, one KEY=VALUE on a line", type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "tidelog(nodes=3, settings={}): how the tidelog_cluster or tidelog_broker_fresh of this "
-        "test is made",
+        "tidelog(nodes=3, settings={}): how the tidelog_cluster or tidelog_broker_fresh of this test is made",
     )
     seed = config.getoption("tidelog_seed")
     config.stash[_SEED] = random.SystemRandom().getrandbits(32) if seed is None else seed
@@ -74,17 +73,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
 def _describe(item: pytest.Item, faults: "Faults") -> str:
     seed = item.config.stash[_SEED]
     done = [f"    {line}" for line in faults.history] or ["    nothing"]
-    return "\n".join([
-        f"drawn from --tidelog-seed={seed}; what was done, by seconds of the test:",
-        *done,
-        f"to draw the same again: pytest --tidelog-seed={seed} {item.nodeid!r}",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"drawn from --tidelog-seed={seed}; what was done, by seconds of the test:",
+            *done,
+            f"to draw the same again: pytest --tidelog-seed={seed} {item.nodeid!r}",
+        ]
+    )
 
 
 def _cluster_scope(fixture_name: str, config: pytest.Config) -> Scope:
-    scope: Scope = config.getoption("tidelog_cluster_scope") or config.getini(
-        "tidelog_cluster_scope"
-    )
+    scope: Scope = config.getoption("tidelog_cluster_scope") or config.getini("tidelog_cluster_scope")
     if scope not in SCOPES:
         raise pytest.UsageError(f"tidelog_cluster_scope is {scope!r}; it may be {SCOPES}")
     return scope
@@ -158,9 +157,7 @@ def tidelog_cluster(request: pytest.FixtureRequest) -> Iterator["Cluster"]:
 
 
 @pytest.fixture
-def tidelog_faults(
-    request: pytest.FixtureRequest, tidelog_cluster: "Cluster"
-) -> Iterator["Faults"]:
+def tidelog_faults(request: pytest.FixtureRequest, tidelog_cluster: "Cluster") -> Iterator["Faults"]:
     """What can happen to tidelog_cluster; all is healed when the test ends.
 
     The seed is that of --tidelog-seed and the test's name: it draws the same in whatever company.

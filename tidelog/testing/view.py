@@ -67,11 +67,14 @@ class View:
     def partitions(self, topic: str) -> list[PartitionStatus]:
         return [
             PartitionStatus(
-                partition=number, leader=None if part.leader == NO_NODE else part.leader,
-                epoch=part.epoch, replicas=part.replicas, in_sync=part.in_sync,
+                partition=number,
+                leader=None if part.leader == NO_NODE else part.leader,
+                epoch=part.epoch,
+                replicas=part.replicas,
+                in_sync=part.in_sync,
             )
             for number, part in enumerate(self._newest(topic))
-        ]  # fmt: skip
+        ]
 
     def leader(self, topic: str, partition: int) -> InProcessNode | None:
         """Who leads it, runs, and knows that it does."""
@@ -107,9 +110,7 @@ class View:
         """The partitions, as every node has them that runs, and knows the topic."""
         images = {node.id: node.node.broker.image for node in self.running()}
         return {
-            node: image.topics[topic].partitions
-            for node, image in images.items()
-            if topic in image.topics
+            node: image.topics[topic].partitions for node, image in images.items() if topic in image.topics
         }
 
     def _newest(self, topic: str) -> list[PartitionImage]:

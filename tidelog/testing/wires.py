@@ -92,8 +92,7 @@ class Way:
     def breaks(self) -> bool:
         """Whether this piece of data breaks its connection."""
         return any(
-            trouble.break_chance and self.random.random() < trouble.break_chance
-            for trouble in self._troubles
+            trouble.break_chance and self.random.random() < trouble.break_chance for trouble in self._troubles
         )
 
 
@@ -186,9 +185,7 @@ class Lane:
 class Wire(asyncio.Protocol):
     """One connection: a protocol for the event loop, with a transport for the node's protocol."""
 
-    def __init__(
-        self, inner: asyncio.BaseProtocol, life: Life, ways: Ways, *, out: Way, back: Way
-    ) -> None:
+    def __init__(self, inner: asyncio.BaseProtocol, life: Life, ways: Ways, *, out: Way, back: Way) -> None:
         """`out` is the way of what the node sends, `back` of what it receives."""
         self.inner = inner
         self.way_out = out

@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeAlias
 from tidelog.errors import BrokerError
 from tidelog.model import NO_EPOCH, NO_PRODUCER, ProducerId, TopicPartition
 from tidelog.shards.effects import Answer, Append, Token, Writer
-from tidelog.txn.records import Counting, TransactionRecord
+from tidelog.txn.records import TransactionRecord
+from tidelog.wire.batches_decided import Counting
 
 # Requests.
 

@@ -36,6 +36,8 @@ from tidelog.errors import CorruptMessage
 from tidelog.model import NO_EPOCH, NO_PRODUCER, NO_TIMESTAMP, ProducerId, TopicPartition
 from tidelog.records import Record
 from tidelog.shards.effects import Writer
+from tidelog.wire.batches_decided import NO_BATCH, Counting
+from tidelog.wire.reader import Reader
 
 TEXT_BYTES_MAX: Final = 2**15 - 1
 """The longest string of these formats, and so the longest transactional id."""
@@ -62,9 +64,6 @@ _DECISION: Final = struct.Struct(">hqqiqb")
 
 PROOF_BYTES_MAX: Final = 4096
 """What a decision may keep of what its batch was."""
-
-NO_BATCH: Final = -1
-"""In place of a batch's number, where nothing was decided."""
 
 
 class State(Enum):
@@ -133,17 +132,6 @@ class TransactionRecord:
         return Writer(self.previous_producer_id, self.last_epoch)
 
 
-class Counting(Enum):
-    """Who counts the batches of a group, and so what may follow what."""
-
-    APPLICATION = 0
-    """An application gives each write a version; a later one is greater, by anything."""
-    QUERY = 1
-    """Spark counts the micro-batches of a query. Those without rows are not decided."""
-    ONCE = 2
-    """It is the only batch of its group, which may be forgotten."""
-
-
 _COUNTINGS: Final = {counting.value: counting for counting in Counting}
 
 
@@ -197,16 +185,16 @@ def decode(record: Record) -> Written | None:
     """What the record says; None if its key is of a kind that we do not know."""
     if record.key is None:
         raise CorruptMessage(f"the record at {record.offset} has no key")
-    key = _Reader(record.key)
+    key = Reader(record.key)
     kind = key.int16()
     if kind not in (_TRANSACTION_KEY, _DECISION_KEY):
         return None
     name = key.text()
     key.end()
     if kind == _TRANSACTION_KEY:
-        value = None if record.value is None else _decode_transaction(_Reader(record.value))
+        value = None if record.value is None else _decode_transaction(Reader(record.value))
         return TransactionWritten(transactional_id=name, value=value)
-    decision = None if record.value is None else _decode_decision(_Reader(record.value))
+    decision = None if record.value is None else _decode_decision(Reader(record.value))
     return DecisionWritten(group=name, value=decision)
 
 
@@ -220,9 +208,7 @@ def fits(text: str) -> bool:
 
 def _encode_transaction(value: TransactionRecord) -> bytes:
     parts = [
-        _FIXED.pack(
-            _VALUE_VERSION, value.producer_id, value.epoch, value.timeout_ms, _NUMBERS[value.state]
-        )
+        _FIXED.pack(_VALUE_VERSION, value.producer_id, value.epoch, value.timeout_ms, _NUMBERS[value.state])
     ]
     if value.state is State.EMPTY:
         assert not value.places, "nothing was written yet"
@@ -235,9 +221,12 @@ def _encode_transaction(value: TransactionRecord) -> bytes:
         for topic, partitions in topics.items():
             encoded = topic.encode()
             parts += (
-                _uvarint(len(encoded) + 1), encoded, _uvarint(len(partitions) + 1),
-                *map(_INT32.pack, partitions), _uvarint(0),
-            )  # fmt: skip
+                _uvarint(len(encoded) + 1),
+                encoded,
+                _uvarint(len(partitions) + 1),
+                *map(_INT32.pack, partitions),
+                _uvarint(0),
+            )
     parts.append(_TIMES.pack(value.updated_ms, value.started_ms))
     tags = list(_tags(value))
     parts.append(_uvarint(len(tags)))
@@ -260,14 +249,11 @@ def _tags(value: TransactionRecord) -> Iterator[tuple[int, bytes]]:
 def _encode_decision(value: Decision) -> bytes:
     assert value.counting is not None, "who asks says how its group counts"
     fields = _DECISION.pack(
-        _DECISION_VERSION, value.batch_id, value.decided_ms, value.members, value.after,
-        value.counting.value,
-    )  # fmt: skip
+        _DECISION_VERSION, value.batch_id, value.decided_ms, value.members, value.after, value.counting.value
+    )
     if value.proof is None:
         return fields + _uvarint(0)
-    return b"".join(
-        (fields, _uvarint(1), _uvarint(_PROOF_TAG), _uvarint(len(value.proof)), value.proof)
-    )
+    return b"".join((fields, _uvarint(1), _uvarint(_PROOF_TAG), _uvarint(len(value.proof)), value.proof))
 
 
 def _text(text: str) -> bytes:
@@ -288,70 +274,7 @@ def _uvarint(value: int) -> bytes:
 # Reading.
 
 
-class _Reader:
-    """A position in some bytes; refuses to leave them."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, size: int) -> bytes:
-        start, end = self._at, self._at + size
-        if size < 0 or end > len(self._data):
-            raise CorruptMessage(f"a field of {size} bytes does not fit into {len(self._data)}")
-        self._at = end
-        return self._data[start:end]
-
-    def _number(self, form: struct.Struct) -> int:
-        value: int = form.unpack(self.take(form.size))[0]
-        return value
-
-    def int8(self) -> int:
-        return self._number(_INT8)
-
-    def int16(self) -> int:
-        return self._number(_INT16)
-
-    def int32(self) -> int:
-        return self._number(_INT32)
-
-    def int64(self) -> int:
-        return self._number(_INT64)
-
-    def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise CorruptMessage("a number of more than 32 bits")
-
-    def text(self, *, is_compact: bool = False) -> str:
-        size = self.uvarint() - 1 if is_compact else self.int16()
-        try:
-            return self.take(size).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptMessage(f"a text is not UTF-8: {error}") from None
-
-    def count(self, *, is_compact: bool) -> int:
-        """How many entries an array has; none where it is null."""
-        count = self.uvarint() - 1 if is_compact else self.int32()
-        if not -1 <= count <= len(self._data) - self._at:
-            raise CorruptMessage(f"{count} entries do not fit into {len(self._data)} bytes")
-        return max(count, 0)
-
-    def tags(self) -> dict[int, bytes]:
-        return {self.uvarint(): self.take(self.uvarint()) for _ in range(self.uvarint())}
-
-    def end(self) -> None:
-        if self._at != len(self._data):
-            raise CorruptMessage(f"{len(self._data) - self._at} bytes too many")
-
-
-def _decode_transaction(reader: _Reader) -> TransactionRecord:
+def _decode_transaction(reader: Reader) -> TransactionRecord:
     version = reader.int16()
     if not 0 <= version <= _VALUE_VERSION:
         raise CorruptMessage(f"version {version} of a transaction; those up to 1 are known")
@@ -363,9 +286,9 @@ def _decode_transaction(reader: _Reader) -> TransactionRecord:
     if not 0 <= number < len(_STATES):
         raise CorruptMessage(f"{number} is no state of a transaction in a log")
     places: list[TopicPartition] = []
-    for _ in range(reader.count(is_compact=is_compact)):
+    for _ in range(reader.count(is_compact=is_compact, may_be_null=True)):
         topic = reader.text(is_compact=is_compact)
-        partitions = range(reader.count(is_compact=is_compact))
+        partitions = range(reader.count(is_compact=is_compact, may_be_null=True))
         places += [TopicPartition(topic, reader.int32()) for _ in partitions]
         if is_compact:
             reader.tags()
@@ -374,13 +297,18 @@ def _decode_transaction(reader: _Reader) -> TransactionRecord:
     tags = reader.tags() if is_compact else {}
     reader.end()
     return TransactionRecord(
-        producer_id=producer_id, epoch=epoch, timeout_ms=timeout_ms, state=_STATES[number],
-        places=frozenset(places), updated_ms=updated_ms, started_ms=started_ms,
+        producer_id=producer_id,
+        epoch=epoch,
+        timeout_ms=timeout_ms,
+        state=_STATES[number],
+        places=frozenset(places),
+        updated_ms=updated_ms,
+        started_ms=started_ms,
         previous_producer_id=_tagged(tags, _PREVIOUS_TAG, _INT64, NO_PRODUCER),
         next_producer_id=_tagged(tags, _NEXT_TAG, _INT64, NO_PRODUCER),
         client_version=_tagged(tags, _CLIENT_VERSION_TAG, _INT16, 0),
         last_epoch=_tagged(tags, _LAST_EPOCH_TAG, _INT16, NO_EPOCH),
-    )  # fmt: skip
+    )
 
 
 def _tagged(tags: dict[int, bytes], tag: int, form: struct.Struct, default: int) -> int:
@@ -393,7 +321,7 @@ def _tagged(tags: dict[int, bytes], tag: int, form: struct.Struct, default: int)
     return value
 
 
-def _decode_decision(reader: _Reader) -> Decision:
+def _decode_decision(reader: Reader) -> Decision:
     version = reader.int16()
     if not 0 <= version <= _DECISION_VERSION:
         raise CorruptMessage(f"version {version} of a decision; those up to 1 are known")
@@ -407,6 +335,10 @@ def _decode_decision(reader: _Reader) -> Decision:
     tags = reader.tags()
     reader.end()
     return Decision(
-        batch_id=batch_id, decided_ms=decided_ms, members=members, after=after,
-        counting=_COUNTINGS[number], proof=tags.get(_PROOF_TAG),
-    )  # fmt: skip
+        batch_id=batch_id,
+        decided_ms=decided_ms,
+        members=members,
+        after=after,
+        counting=_COUNTINGS[number],
+        proof=tags.get(_PROOF_TAG),
+    )

@@ -63,10 +63,8 @@ from tidelog.txn.events import (
 from tidelog.txn.limits import Limits
 from tidelog.txn.placement import group_of
 from tidelog.txn.records import (
-    NO_BATCH,
     PROOF_BYTES_MAX,
     UNFINISHED,
-    Counting,
     Decision,
     DecisionWritten,
     TransactionWritten,
@@ -75,6 +73,7 @@ from tidelog.txn.records import (
 )
 from tidelog.txn.transaction import Transaction
 from tidelog.txn.writes import Write, Writes
+from tidelog.wire.batches_decided import NO_BATCH, Counting
 
 QUERY_JUMP_MAX: Final = 1_000_000
 """How many batches of a query may follow each other without a row."""
@@ -160,9 +159,7 @@ class Shard:
         transaction = self._transactions.get(transactional_id)
         return begins if transaction is None else transaction.needs_fresh_id
 
-    def init_producer(
-        self, transactional_id: str, event: InitProducer, at: Moment
-    ) -> list[ShardEffect]:
+    def init_producer(self, transactional_id: str, event: InitProducer, at: Moment) -> list[ShardEffect]:
         """A producer begins; answered by `Initialised`."""
         try:
             self._check_serving()
@@ -176,9 +173,7 @@ class Shard:
             return [Answer(to=event.reply, result=error)]
         return self._ask(self._entry(transactional_id), event, at)
 
-    def add_partitions(
-        self, transactional_id: str, event: AddPartitions, at: Moment
-    ) -> list[ShardEffect]:
+    def add_partitions(self, transactional_id: str, event: AddPartitions, at: Moment) -> list[ShardEffect]:
         """Partitions join a transaction, or are looked for in it; answered by `Verdicts`."""
         return self._ask_known(transactional_id, event, at)
 
@@ -199,10 +194,7 @@ class Shard:
         return self._ask(transaction, event, at)
 
     def _ask(
-        self,
-        transaction: Transaction,
-        event: InitProducer | AddPartitions | EndTransaction,
-        at: Moment,
+        self, transaction: Transaction, event: InitProducer | AddPartitions | EndTransaction, at: Moment
     ) -> list[ShardEffect]:
         effects: list[Effect]
         try:
@@ -280,13 +272,19 @@ class Shard:
             if name not in named and transaction.can_be_swept
         ]
         decision = Decision(
-            batch_id=event.batch_id, decided_ms=at.wall_ms, members=len(commits),
-            after=event.after, counting=event.counting, proof=event.proof,
-        )  # fmt: skip
+            batch_id=event.batch_id,
+            decided_ms=at.wall_ms,
+            members=len(commits),
+            after=event.after,
+            counting=event.counting,
+            proof=event.proof,
+        )
         return self._write_decision(
-            DecisionWritten(group=event.group, value=decision), [*commits, *sweeps],
-            Answer(to=event.reply, result=Decided(batch_id=event.batch_id, is_new=True)), at,
-        )  # fmt: skip
+            DecisionWritten(group=event.group, value=decision),
+            [*commits, *sweeps],
+            Answer(to=event.reply, result=Decided(batch_id=event.batch_id, is_new=True)),
+            at,
+        )
 
     def _commits(self, event: CommitGroup, at: Moment) -> list[tuple[Transaction, Change]]:
         commits: list[tuple[Transaction, Change]] = []
@@ -319,19 +317,14 @@ class Shard:
             may_go = event.is_reset or decided.counting is Counting.ONCE
             if not may_go or decided.batch_id != event.batch_id:
                 raise InvalidTransactionState(
-                    f"batch {decided.batch_id} of {group!r} may be asked for again, and is not "
-                    "forgotten"
+                    f"batch {decided.batch_id} of {group!r} may be asked for again, and is not forgotten"
                 )
         except BrokerError as error:
             return [Answer(to=event.reply, result=error)]
         return self._write_decision(DecisionWritten(group=group, value=None), [], answer, at)
 
     def _write_decision(
-        self,
-        decision: DecisionWritten,
-        changes: list[tuple[Transaction, Change]],
-        answer: Answer,
-        at: Moment,
+        self, decision: DecisionWritten, changes: list[tuple[Transaction, Change]], answer: Answer, at: Moment
     ) -> list[ShardEffect]:
         for transaction, change in changes:
             transaction.begin(change)
@@ -465,9 +458,7 @@ class Shard:
                 del self._members[group]
         return True
 
-    def _perform(
-        self, transaction: Transaction, effects: list[Effect], at: Moment
-    ) -> list[ShardEffect]:
+    def _perform(self, transaction: Transaction, effects: list[Effect], at: Moment) -> list[ShardEffect]:
         """Turn what a transaction wants into what the driver does, and see to its deadline."""
         out: list[ShardEffect] = []
         for effect in effects:
@@ -535,9 +526,7 @@ def _check_group(event: CommitGroup) -> None:
     if event.batch_id < 0:
         raise InvalidRequest(f"a batch has a number from 0 up, not {event.batch_id}")
     if event.proof is not None and len(event.proof) > PROOF_BYTES_MAX:
-        raise InvalidRequest(
-            f"a proof of {len(event.proof)} bytes; at most {PROOF_BYTES_MAX} are kept"
-        )
+        raise InvalidRequest(f"a proof of {len(event.proof)} bytes; at most {PROOF_BYTES_MAX} are kept")
     names = [member.transactional_id for member in event.members]
     if len(set(names)) < len(names):
         raise InvalidRequest("a member is named twice")

@@ -65,13 +65,7 @@ from tidelog.txn.events import (
     Verdicts,
 )
 from tidelog.txn.limits import Limits
-from tidelog.txn.records import (
-    COMMITTED,
-    COMPLETE,
-    PREPARED,
-    State,
-    TransactionRecord,
-)
+from tidelog.txn.records import COMMITTED, COMPLETE, PREPARED, State, TransactionRecord
 
 
 class Transaction:
@@ -376,11 +370,14 @@ class Transaction:
             return self._complete(record, at)
         return [
             SendMarkers(
-                transactional_id=self.id, producer_id=record.producer_id, epoch=record.epoch,
-                commits=record.state in COMMITTED, is_bumped=record.is_bumped,
+                transactional_id=self.id,
+                producer_id=record.producer_id,
+                epoch=record.epoch,
+                commits=record.state in COMMITTED,
+                is_bumped=record.is_bumped,
                 places=tuple(sorted(record.places)),
             )
-        ]  # fmt: skip
+        ]
 
     def _complete(self, record: TransactionRecord, at: Moment) -> list[Effect]:
         """Once all markers stand, the next transaction may begin: those who waited for it do."""
@@ -416,9 +413,7 @@ class Transaction:
             raise InvalidProducerEpoch(
                 producer_id=who.producer_id, epoch=who.epoch, current=current.writer.epoch
             )
-        raise ProducerFenced(
-            f"{self.id!r} has epoch {current.writer.epoch} by now; {who.epoch} is fenced"
-        )
+        raise ProducerFenced(f"{self.id!r} has epoch {current.writer.epoch} by now; {who.epoch} is fenced")
 
     def _check_given(self, epoch: int) -> None:
         """The last epoch is what fencing leaves: no producer has it."""
@@ -441,11 +436,16 @@ class Transaction:
         if record is None:
             return None
         return TransactionView(
-            transactional_id=self.id, state=record.state.value, producer_id=record.producer_id,
-            epoch=record.epoch, timeout_ms=record.timeout_ms, started_ms=record.started_ms,
-            updated_ms=record.updated_ms, places=tuple(sorted(record.places)),
+            transactional_id=self.id,
+            state=record.state.value,
+            producer_id=record.producer_id,
+            epoch=record.epoch,
+            timeout_ms=record.timeout_ms,
+            started_ms=record.started_ms,
+            updated_ms=record.updated_ms,
+            places=tuple(sorted(record.places)),
             unmarked=tuple(sorted(self._unmarked)),
-        )  # fmt: skip
+        )
 
     def assert_invariants(self) -> None:
         """Check everything at length; for tests and simulations."""

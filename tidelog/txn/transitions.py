@@ -31,39 +31,36 @@ def next_writer(record: TransactionRecord, fresh_id: ProducerId) -> Writer:
 
 
 def initialised(
-    record: TransactionRecord | None,
-    at: Moment,
-    *,
-    writer: Writer,
-    expected: Writer | None,
-    timeout_ms: int,
+    record: TransactionRecord | None, at: Moment, *, writer: Writer, expected: Writer | None, timeout_ms: int
 ) -> TransactionRecord:
     """A producer may begin as `writer`; as `expected` it may ask again."""
     if record is None:
         expected = None
     previous_id = NO_PRODUCER if record is None else record.producer_id
     return TransactionRecord(
-        producer_id=writer.producer_id, epoch=writer.epoch, timeout_ms=timeout_ms,
+        producer_id=writer.producer_id,
+        epoch=writer.epoch,
+        timeout_ms=timeout_ms,
         previous_producer_id=previous_id if expected is None else expected.producer_id,
         last_epoch=NO_EPOCH if expected is None else expected.epoch,
-        state=State.EMPTY, updated_ms=at.wall_ms,
-    )  # fmt: skip
+        state=State.EMPTY,
+        updated_ms=at.wall_ms,
+    )
 
 
 def added(
-    record: TransactionRecord,
-    at: Moment,
-    *,
-    places: frozenset[TopicPartition],
-    is_implicit: bool,
+    record: TransactionRecord, at: Moment, *, places: frozenset[TopicPartition], is_implicit: bool
 ) -> TransactionRecord:
     """More partitions are written to; the first begin the transaction."""
     is_open = record.state is State.ONGOING
     return replace(
-        record, state=State.ONGOING, places=record.places | places, updated_ms=at.wall_ms,
+        record,
+        state=State.ONGOING,
+        places=record.places | places,
+        updated_ms=at.wall_ms,
         started_ms=record.started_ms if is_open else at.wall_ms,
         client_version=BUMPING_VERSION if is_implicit else 0,
-    )  # fmt: skip
+    )
 
 
 def ended(record: TransactionRecord, at: Moment, *, commits: bool) -> TransactionRecord:
@@ -71,16 +68,16 @@ def ended(record: TransactionRecord, at: Moment, *, commits: bool) -> Transactio
     return _closed(_decided(record, at, commits=commits), at)
 
 
-def ended_as(
-    record: TransactionRecord, at: Moment, *, commits: bool, writer: Writer
-) -> TransactionRecord:
+def ended_as(record: TransactionRecord, at: Moment, *, commits: bool, writer: Writer) -> TransactionRecord:
     """It is decided, and the producer goes on as `writer`, its next."""
     decided = replace(
-        _decided(record, at, commits=commits), epoch=record.epoch + 1,
-        previous_producer_id=record.producer_id, last_epoch=record.epoch,
+        _decided(record, at, commits=commits),
+        epoch=record.epoch + 1,
+        previous_producer_id=record.producer_id,
+        last_epoch=record.epoch,
         next_producer_id=NO_PRODUCER if writer.epoch else writer.producer_id,
         client_version=BUMPING_VERSION,
-    )  # fmt: skip
+    )
     assert decided.writer == writer
     return _closed(decided, at)
 
@@ -95,10 +92,12 @@ def fenced(record: TransactionRecord, at: Moment, *, commits: bool = False) -> T
     if record.epoch >= EPOCH_MAX:
         return _closed(_decided(record, at, commits=commits), at)
     decided = replace(
-        _decided(record, at, commits=commits), epoch=record.epoch + 1,
-        previous_producer_id=record.producer_id, last_epoch=NO_EPOCH,
+        _decided(record, at, commits=commits),
+        epoch=record.epoch + 1,
+        previous_producer_id=record.producer_id,
+        last_epoch=NO_EPOCH,
         client_version=BUMPING_VERSION,
-    )  # fmt: skip
+    )
     return _closed(decided, at)
 
 
@@ -106,19 +105,25 @@ def completed(record: TransactionRecord, at: Moment) -> TransactionRecord:
     """All markers stand."""
     writer = record.writer
     return replace(
-        record, producer_id=writer.producer_id, epoch=writer.epoch, next_producer_id=NO_PRODUCER,
+        record,
+        producer_id=writer.producer_id,
+        epoch=writer.epoch,
+        next_producer_id=NO_PRODUCER,
         state=State.COMPLETE_COMMIT if record.state in COMMITTED else State.COMPLETE_ABORT,
-        places=frozenset(), updated_ms=at.wall_ms,
-    )  # fmt: skip
+        places=frozenset(),
+        updated_ms=at.wall_ms,
+    )
 
 
 def _decided(record: TransactionRecord, at: Moment, *, commits: bool) -> TransactionRecord:
     return replace(
-        record, state=State.PREPARE_COMMIT if commits else State.PREPARE_ABORT,
-        updated_ms=at.wall_ms, client_version=0,
+        record,
+        state=State.PREPARE_COMMIT if commits else State.PREPARE_ABORT,
+        updated_ms=at.wall_ms,
+        client_version=0,
         # Kafka takes no ended transaction that has not started.
         started_ms=record.started_ms if record.state is State.ONGOING else at.wall_ms,
-    )  # fmt: skip
+    )
 
 
 def _closed(record: TransactionRecord, at: Moment) -> TransactionRecord:

@@ -7,9 +7,7 @@ Rule: a write is one batch: all that it says becomes true at once, or nothing do
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidelog.errors import (
-    BrokerError,
-)
+from tidelog.errors import BrokerError
 from tidelog.shards.effects import Answer, Append, Moment
 from tidelog.shards.ledger import Ledger
 from tidelog.txn.events import Change

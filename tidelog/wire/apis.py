@@ -16,6 +16,7 @@ from tidelog.wire.own import (
     COMMIT_GROUP,
     FORGET_DECISION,
     LIST_DECISIONS,
+    PERFORM,
     READ_DECISION,
     RESTORE_BATCHES,
 )
@@ -72,6 +73,7 @@ class Api(IntEnum):
     FORGET_DECISION = FORGET_DECISION
     RESTORE_BATCHES = RESTORE_BATCHES
     LIST_DECISIONS = LIST_DECISIONS
+    PERFORM = PERFORM
 
     @property
     def title(self) -> str:
@@ -149,4 +151,5 @@ APIS: Final[dict[Api, Versions]] = {
     Api.FORGET_DECISION: _speak(1, 2, flexible_from=0),
     Api.RESTORE_BATCHES: _speak(0, 0, flexible_from=0),
     Api.LIST_DECISIONS: _speak(0, 0, flexible_from=0),
+    Api.PERFORM: _speak(0, 0, flexible_from=0),
 }

@@ -32,11 +32,16 @@ ERROR_MESSAGE_MAX: Final = 1000
 """Characters of an explanation: it may quote a name as long as the format allows, and more."""
 
 _ZEROS: Final[dict[str, Any]] = {
-    "string": "", "bytes": b"", "records": None, "bool": False, "uuid": None,
+    "string": "",
+    "bytes": b"",
+    "records": None,
+    "bool": False,
+    "uuid": None,
     "error_code": ErrorCode.none,
-    "timedelta_i32": datetime.timedelta(0), "timedelta_i64": datetime.timedelta(0),
+    "timedelta_i32": datetime.timedelta(0),
+    "timedelta_i64": datetime.timedelta(0),
     "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
-}  # fmt: skip
+}
 
 
 def build(entity: Any, fields: Mapping[str, Any]) -> Any:

@@ -103,9 +103,7 @@ def encode_response(
     return pieces
 
 
-def _put_aborted(
-    out: bytearray, aborted: Sequence[tuple[ProducerId, Offset]], flexible: bool
-) -> None:
+def _put_aborted(out: bytearray, aborted: Sequence[tuple[ProducerId, Offset]], flexible: bool) -> None:
     put_count(out, len(aborted), flexible)
     for producer_id, first_offset in aborted:
         out += _ABORTED.pack(producer_id, first_offset)

@@ -41,10 +41,7 @@ class FrameBuffer:
     Small frames share a buffer and are copied out; a large one is received where it stays.
     """
 
-    __slots__ = (
-        "_at_once_bytes", "_filled", "_large", "_large_filled", "_large_size", "_shared",
-        "size_max",
-    )  # fmt: skip
+    __slots__ = ("_at_once_bytes", "_filled", "_large", "_large_filled", "_large_size", "_shared", "size_max")
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max

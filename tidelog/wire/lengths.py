@@ -30,9 +30,15 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 _FIXED_BYTES: Final = {
-    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uuid": 16,
-    "timedelta_i32": 4, "timedelta_i64": 8,
-}  # fmt: skip
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uuid": 16,
+    "timedelta_i32": 4,
+    "timedelta_i64": 8,
+}
 
 
 class MessageDamaged(TidelogError):

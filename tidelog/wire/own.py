@@ -1,4 +1,4 @@
-"""Requests that Kafka does not have: one decision over many producers, and batches of a backup.
+"""Requests that Kafka does not have: decisions over many producers, batches of a backup, verbs.
 
 Rule: they look like Kafka's own, in its types and with its headers, so that everything that reads,
 checks and writes messages takes them, too. Their keys are far above those that Kafka gives out;
@@ -11,6 +11,7 @@ clients pass over advertised keys that they do not know.
 # RestoreBatches (1003) asks the leader of a partition to append batches at the offsets that they
 # have, of which the first is the log's end. They are answered for once they are committed.
 # ListDecisions (1004) asks a broker for the newest decision of every group that it coordinates.
+# Perform (1005) asks any broker for an operator's verb (docs/verbs.md); parameters and answer are JSON.
 #
 # CommitGroup request   := group: string, batch_id: int64, after: int64 (-1: none), counting: int8
 #                          (0 an application's versions, 1 a query's batches, 2 the only batch),
@@ -32,6 +33,8 @@ clients pass over advertised keys that they do not know.
 # ListDecisions response := throttle_ms: int32, error_code: int16, error_message: string?, decision*
 # decision               := group: string, batch_id: int64, decided_ms: int64, members: int32,
 #                           after: int64, counting: int8 (-1: not known), proof: bytes?
+# Perform request  := verb: string, asked: bytes
+# Perform response := throttle_ms: int32, error_code: int16, error_message: string?, answer: bytes?
 # CommitGroup and ForgetDecision begin with version 1: in version 0 anybody could skip or forget
 # batches. A proof says what a batch was, in the words of who wrote it; brokers keep it as it is.
 # All are flexible: lengths are uvarints, one more than the length, and every struct ends in tags.
@@ -52,6 +55,7 @@ READ_DECISION: Final = 1001
 FORGET_DECISION: Final = 1002
 RESTORE_BATCHES: Final = 1003
 LIST_DECISIONS: Final = 1004
+PERFORM: Final = 1005
 
 NO_COUNTING: Final = -1
 """Of a decision from before groups said how they count."""
@@ -244,12 +248,37 @@ class RestoreBatchesResponse:
     log_end: i64 = field(metadata={"kafka_type": "int64"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerformRequest:
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(PERFORM)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    verb: str = field(metadata={"kafka_type": "string"})
+    asked: bytes = field(metadata={"kafka_type": "bytes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerformResponse:
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(PERFORM)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    throttle_time: i32Timedelta = field(metadata={"kafka_type": "timedelta_i32"})
+    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
+    error_message: str | None = field(metadata={"kafka_type": "string"})
+    answer: bytes | None = field(metadata={"kafka_type": "bytes"})
+
+
 REQUESTS: Final[dict[int, dict[int, Any]]] = {
     COMMIT_GROUP: {1: CommitGroupRequestV1, 2: CommitGroupRequest},
     READ_DECISION: {0: ReadDecisionRequestV0, 1: ReadDecisionRequest},
     FORGET_DECISION: {1: ForgetDecisionRequestV1, 2: ForgetDecisionRequest},
     RESTORE_BATCHES: {0: RestoreBatchesRequest},
     LIST_DECISIONS: {0: ListDecisionsRequest},
+    PERFORM: {0: PerformRequest},
 }
 """By their keys and versions."""
 RESPONSES: Final[dict[int, dict[int, Any]]] = {
@@ -258,6 +287,7 @@ RESPONSES: Final[dict[int, dict[int, Any]]] = {
     FORGET_DECISION: {1: ForgetDecisionResponseV1, 2: ForgetDecisionResponse},
     RESTORE_BATCHES: {0: RestoreBatchesResponse},
     LIST_DECISIONS: {0: ListDecisionsResponse},
+    PERFORM: {0: PerformResponse},
 }
 NAMES: Final = {
     COMMIT_GROUP: "commit_group",
@@ -265,4 +295,5 @@ NAMES: Final = {
     FORGET_DECISION: "forget_decision",
     RESTORE_BATCHES: "restore_batches",
     LIST_DECISIONS: "list_decisions",
+    PERFORM: "perform",
 }

@@ -183,13 +183,21 @@ class Repeated:
     """A request for one partition, as its client will most likely send it again."""
 
     __slots__ = (
-        "_answer_head", "_answer_tail", "_flexible", "_head", "_prefix", "_prefix_end",
-        "_with_start", "acks", "partition", "timeout_ms", "topic", "version",
-    )  # fmt: skip
+        "_answer_head",
+        "_answer_tail",
+        "_flexible",
+        "_head",
+        "_prefix",
+        "_prefix_end",
+        "_with_start",
+        "acks",
+        "partition",
+        "timeout_ms",
+        "topic",
+        "version",
+    )
 
-    def __init__(
-        self, frame: bytearray, version: int, request: ProduceRequest, prefix_end: int
-    ) -> None:
+    def __init__(self, frame: bytearray, version: int, request: ProduceRequest, prefix_end: int) -> None:
         self.version = version
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
@@ -261,9 +269,7 @@ class Repeated:
         return b"".join((self._answer_head, middle, self._answer_tail))
 
 
-def encode_response(
-    version: int, topics: Sequence[tuple[str | UUID, Sequence[PartitionAnswer]]]
-) -> bytes:
+def encode_response(version: int, topics: Sequence[tuple[str | UUID, Sequence[PartitionAnswer]]]) -> bytes:
     """The body of the response, without its header."""
     flexible = version >= FLEXIBLE_FROM
     out = bytearray()
@@ -274,13 +280,10 @@ def encode_response(
         for answer in answers:
             if version >= 5:
                 out += _PARTITION_START.pack(
-                    answer.index, answer.error, answer.base_offset, answer.append_time_ms,
-                    answer.log_start,
-                )  # fmt: skip
-            else:
-                out += _PARTITION.pack(
-                    answer.index, answer.error, answer.base_offset, answer.append_time_ms
+                    answer.index, answer.error, answer.base_offset, answer.append_time_ms, answer.log_start
                 )
+            else:
+                out += _PARTITION.pack(answer.index, answer.error, answer.base_offset, answer.append_time_ms)
             if version >= 8:
                 put_count(out, len(answer.record_errors), flexible)
                 for place, message in answer.record_errors:

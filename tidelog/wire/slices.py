@@ -15,9 +15,7 @@ ITEMS_AT_ONCE: Final = 50
 _SHORT_LENGTH_BYTES: Final = 4
 
 
-def response_in_slices(
-    api_key: int, version: int, fields: Mapping[str, Any]
-) -> Generator[None, None, bytes]:
+def response_in_slices(api_key: int, version: int, fields: Mapping[str, Any]) -> Generator[None, None, bytes]:
     """The answer's bytes, once it is exhausted; in between others may have their turns."""
     return _slices(response_type(api_key, version), fields)
 

@@ -234,15 +234,17 @@ class Client(ABC):
     ) -> Producer:
         """A producer; `patience_ms` is how long it tries before it reports a record as lost."""
         producer = self._producer(
-            acks=acks, idempotent=idempotent, codec=codec, linger_ms=linger_ms,
-            request_bytes_max=request_bytes_max, patience_ms=patience_ms,
-        )  # fmt: skip
+            acks=acks,
+            idempotent=idempotent,
+            codec=codec,
+            linger_ms=linger_ms,
+            request_bytes_max=request_bytes_max,
+            patience_ms=patience_ms,
+        )
         self._opened.callback(producer.close)
         return producer
 
-    def transactional(
-        self, transactional_id: str, *, timeout_ms: int = 60_000
-    ) -> TransactionalProducer:
+    def transactional(self, transactional_id: str, *, timeout_ms: int = 60_000) -> TransactionalProducer:
         """A producer that has fenced all others of its id; `timeout_ms` is its transactions'."""
         producer = self._transactional(transactional_id, timeout_ms)
         self._opened.callback(producer.close)
@@ -259,9 +261,12 @@ class Client(ABC):
     ) -> Consumer:
         """A consumer without a group; `reset` is earliest, latest or none."""
         consumer = self._consumer(
-            reset=reset, isolation=isolation, wait_ms=wait_ms, bytes_min=bytes_min,
+            reset=reset,
+            isolation=isolation,
+            wait_ms=wait_ms,
+            bytes_min=bytes_min,
             partition_bytes_max=partition_bytes_max,
-        )  # fmt: skip
+        )
         self._opened.callback(consumer.close)
         return consumer
 

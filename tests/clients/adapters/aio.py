@@ -74,9 +74,16 @@ class _Pending:
 
 class _Producer(Producer):
     def __init__(
-        self, bootstrap: str, *, acks: int | str, idempotent: bool, codec: str, linger_ms: int,
-        request_bytes_max: int, patience_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        bootstrap: str,
+        *,
+        acks: int | str,
+        idempotent: bool,
+        codec: str,
+        linger_ms: int,
+        request_bytes_max: int,
+        patience_ms: int,
+    ) -> None:
         self.inner = _wait(
             _started(
                 AIOKafkaProducer,
@@ -92,15 +99,25 @@ class _Producer(Producer):
         )
 
     def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None = None,
-        headers: Headers = (), partition: int | None = None, timestamp_ms: int | None = None,
-    ) -> _Pending:  # fmt: skip
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> _Pending:
         future = _wait(
             self.inner.send(
-                topic, value=value, key=key, headers=list(headers), partition=partition,
+                topic,
+                value=value,
+                key=key,
+                headers=list(headers),
+                partition=partition,
                 timestamp_ms=timestamp_ms,
             )
-        )  # fmt: skip
+        )
         return _Pending(future, partition)
 
     def flush(self) -> None:
@@ -140,9 +157,15 @@ class _Transactional(_Producer, TransactionalProducer):
 
 class _Consumer(Consumer):
     def __init__(
-        self, bootstrap: str, *, reset: str, isolation: str, wait_ms: int, bytes_min: int,
+        self,
+        bootstrap: str,
+        *,
+        reset: str,
+        isolation: str,
+        wait_ms: int,
+        bytes_min: int,
         partition_bytes_max: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.inner = _wait(
             _started(
                 AIOKafkaConsumer,
@@ -206,10 +229,15 @@ class _Consumer(Consumer):
 
 def _message(record: Any) -> Message:
     return Message(
-        topic=record.topic, partition=record.partition, offset=record.offset, key=record.key,
-        value=record.value, headers=tuple(record.headers), timestamp_ms=record.timestamp,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+        timestamp_ms=record.timestamp,
         timestamp_type=_TYPES[record.timestamp_type],
-    )  # fmt: skip
+    )
 
 
 class _Admin(Admin):
@@ -217,9 +245,14 @@ class _Admin(Admin):
         self.inner = _wait(_started(AIOKafkaAdminClient, bootstrap_servers=bootstrap))
 
     def create(
-        self, topic: str, *, partitions: int = 1, replication: int = 1,
-        config: Mapping[str, str] | None = None, validate_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
         new = NewTopic(topic, partitions, replication, topic_configs=dict(config or {}))
         answer = _wait(self.inner.create_topics([new], validate_only=validate_only))
         _raise_for((code, message) for _, code, message in answer.topic_errors)

@@ -32,8 +32,9 @@ from tests.clients.adapters import (
 _POLL_MANY: Final = 1000
 _ENDS: Final[dict[Start, int]] = {EARLIEST: ck.OFFSET_BEGINNING, LATEST: ck.OFFSET_END}
 _TYPES: Final[dict[int, Any]] = {
-    ck.TIMESTAMP_CREATE_TIME: "CreateTime", ck.TIMESTAMP_LOG_APPEND_TIME: "LogAppendTime"
-}  # fmt: skip
+    ck.TIMESTAMP_CREATE_TIME: "CreateTime",
+    ck.TIMESTAMP_LOG_APPEND_TIME: "LogAppendTime",
+}
 
 
 @contextmanager
@@ -65,11 +66,8 @@ class _Pending:
             return
         offset = message.offset()
         self.done.set_result(
-            Sent(
-                partition=message.partition(), offset=offset,
-                timestamp_ms=message.timestamp()[1],
-            )
-        )  # fmt: skip
+            Sent(partition=message.partition(), offset=offset, timestamp_ms=message.timestamp()[1])
+        )
 
     def result(self) -> Sent:
         deadline = time.monotonic() + SECONDS_MAX
@@ -80,9 +78,16 @@ class _Pending:
 
 class _Producer(Producer):
     def __init__(
-        self, bootstrap: str, *, acks: int | str, idempotent: bool, codec: str, linger_ms: int,
-        request_bytes_max: int, patience_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        bootstrap: str,
+        *,
+        acks: int | str,
+        idempotent: bool,
+        codec: str,
+        linger_ms: int,
+        request_bytes_max: int,
+        patience_ms: int,
+    ) -> None:
         self.inner = ck.Producer(
             {
                 **_common(bootstrap),
@@ -98,16 +103,26 @@ class _Producer(Producer):
         )
 
     def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None = None,
-        headers: Headers = (), partition: int | None = None, timestamp_ms: int | None = None,
-    ) -> _Pending:  # fmt: skip
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> _Pending:
         pending = _Pending(self.inner)
         with _translated():
             self.inner.produce(
-                topic, value=value, key=key, headers=list(headers),
+                topic,
+                value=value,
+                key=key,
+                headers=list(headers),
                 partition=-1 if partition is None else partition,
-                timestamp=timestamp_ms or 0, on_delivery=pending.delivered,
-            )  # fmt: skip
+                timestamp=timestamp_ms or 0,
+                on_delivery=pending.delivered,
+            )
         return pending
 
     def flush(self) -> None:
@@ -174,9 +189,15 @@ class _Transactional(_Producer, TransactionalProducer):
 
 class _Consumer(Consumer):
     def __init__(
-        self, bootstrap: str, *, reset: str, isolation: str, wait_ms: int, bytes_min: int,
+        self,
+        bootstrap: str,
+        *,
+        reset: str,
+        isolation: str,
+        wait_ms: int,
+        bytes_min: int,
         partition_bytes_max: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.inner = ck.Consumer(
             {
                 **_common(bootstrap),
@@ -225,9 +246,7 @@ class _Consumer(Consumer):
 
     def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         with _translated():
-            return self.inner.get_watermark_offsets(
-                ck.TopicPartition(topic, partition), timeout=SECONDS_MAX
-            )
+            return self.inner.get_watermark_offsets(ck.TopicPartition(topic, partition), timeout=SECONDS_MAX)
 
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         with _translated():
@@ -247,10 +266,15 @@ def _message(message: Any) -> Message:
         raise Refused(error.code(), error)
     timestamp_type, timestamp_ms = message.timestamp()
     return Message(
-        topic=message.topic(), partition=message.partition(), offset=message.offset(),
-        key=message.key(), value=message.value(), headers=tuple(message.headers() or ()),
-        timestamp_ms=timestamp_ms, timestamp_type=_TYPES[timestamp_type],
-    )  # fmt: skip
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+        timestamp_ms=timestamp_ms,
+        timestamp_type=_TYPES[timestamp_type],
+    )
 
 
 class _Admin(Admin):
@@ -258,9 +282,14 @@ class _Admin(Admin):
         self.inner = AdminClient(_common(bootstrap))
 
     def create(
-        self, topic: str, *, partitions: int = 1, replication: int = 1,
-        config: Mapping[str, str] | None = None, validate_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
         new = NewTopic(topic, partitions, replication, config=dict(config or {}))
         with _translated():
             made = self.inner.create_topics([new], validate_only=validate_only)
@@ -296,9 +325,10 @@ class _Admin(Admin):
         with _translated():
             found = self.inner.describe_cluster().result(SECONDS_MAX)
         return ClusterDescription(
-            id=found.cluster_id, controller=found.controller.id,
+            id=found.cluster_id,
+            controller=found.controller.id,
             nodes=[(node.id, node.host, node.port) for node in found.nodes],
-        )  # fmt: skip
+        )
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         with _translated():
@@ -307,10 +337,7 @@ class _Admin(Admin):
             deleted = self.inner.delete_records(
                 [ck.TopicPartition(topic, partition, end) for partition, end in before.items()]
             )
-            return {
-                tp.partition: future.result(SECONDS_MAX).low_watermark
-                for tp, future in deleted.items()
-            }
+            return {tp.partition: future.result(SECONDS_MAX).low_watermark for tp, future in deleted.items()}
 
     def close(self) -> None:
         """The library closes it when it is collected."""

@@ -64,16 +64,24 @@ class _Pending:
         with _translated():
             sent = self._future.get(timeout=SECONDS_MAX)
         return Sent(
-            partition=sent.partition, offset=sent.offset if sent.offset >= 0 else None,
+            partition=sent.partition,
+            offset=sent.offset if sent.offset >= 0 else None,
             timestamp_ms=sent.timestamp,
-        )  # fmt: skip
+        )
 
 
 class _Producer(Producer):
     def __init__(
-        self, bootstrap: str, *, acks: int | str, idempotent: bool, codec: str, linger_ms: int,
-        request_bytes_max: int, patience_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        bootstrap: str,
+        *,
+        acks: int | str,
+        idempotent: bool,
+        codec: str,
+        linger_ms: int,
+        request_bytes_max: int,
+        patience_ms: int,
+    ) -> None:
         self.inner = KafkaProducer(
             **_common(bootstrap),
             acks=acks,
@@ -88,14 +96,24 @@ class _Producer(Producer):
         _hurry(self.inner._metadata)
 
     def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None = None,
-        headers: Headers = (), partition: int | None = None, timestamp_ms: int | None = None,
-    ) -> _Pending:  # fmt: skip
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> _Pending:
         with _translated():
             future = self.inner.send(
-                topic, value=value, key=key, headers=list(headers), partition=partition,
+                topic,
+                value=value,
+                key=key,
+                headers=list(headers),
+                partition=partition,
                 timestamp_ms=timestamp_ms,
-            )  # fmt: skip
+            )
         return _Pending(future)
 
     def flush(self) -> None:
@@ -124,8 +142,7 @@ class _Transactional(_Producer, TransactionalProducer):
 
     def send_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         places = {
-            TopicPartition(*place): OffsetAndMetadata(offset, "", -1)
-            for place, offset in offsets.items()
+            TopicPartition(*place): OffsetAndMetadata(offset, "", -1) for place, offset in offsets.items()
         }
         with _translated():
             self.inner.send_offsets_to_transaction(places, group)
@@ -144,9 +161,15 @@ class _Transactional(_Producer, TransactionalProducer):
 
 class _Consumer(Consumer):
     def __init__(
-        self, bootstrap: str, *, reset: str, isolation: str, wait_ms: int, bytes_min: int,
+        self,
+        bootstrap: str,
+        *,
+        reset: str,
+        isolation: str,
+        wait_ms: int,
+        bytes_min: int,
         partition_bytes_max: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.inner = KafkaConsumer(
             **_common(bootstrap),
             enable_auto_commit=False,
@@ -202,10 +225,15 @@ class _Consumer(Consumer):
 
 def _message(record: Any) -> Message:
     return Message(
-        topic=record.topic, partition=record.partition, offset=record.offset, key=record.key,
-        value=record.value, headers=tuple(record.headers), timestamp_ms=record.timestamp,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key,
+        value=record.value,
+        headers=tuple(record.headers),
+        timestamp_ms=record.timestamp,
         timestamp_type=_TYPES[record.timestamp_type],
-    )  # fmt: skip
+    )
 
 
 class _Admin(Admin):
@@ -213,13 +241,19 @@ class _Admin(Admin):
         self.inner = KafkaAdminClient(**_common(bootstrap), request_timeout_ms=_MS_MAX)
 
     def create(
-        self, topic: str, *, partitions: int = 1, replication: int = 1,
-        config: Mapping[str, str] | None = None, validate_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
         wanted = {
-            "num_partitions": partitions, "replication_factor": replication,
+            "num_partitions": partitions,
+            "replication_factor": replication,
             "configs": dict(config or {}),
-        }  # fmt: skip
+        }
         with _translated():
             self.inner.create_topics({topic: wanted}, validate_only=validate_only)
 

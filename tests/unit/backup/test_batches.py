@@ -38,9 +38,8 @@ def test_a_batch_of_nobody_stays_as_it_is():
 
 def test_a_transaction_s_batch_loses_its_producer_and_keeps_its_records():
     data = batch(
-        7, 3, codec=Codec.ZSTD, producer_id=5, producer_epoch=2, base_sequence=9,
-        attributes=TRANSACTIONAL,
-    )  # fmt: skip
+        7, 3, codec=Codec.ZSTD, producer_id=5, producer_epoch=2, base_sequence=9, attributes=TRANSACTIONAL
+    )
 
     plain = restorable(read_header(data), data)
 
@@ -60,8 +59,12 @@ def test_holes_become_batches_without_records():
 
     headers = [read_header(one) for one in found]
     assert [(h.base_offset, h.next_offset, h.record_count) for h in headers] == [
-        (0, 3, 0), (3, 5, 2), (5, 9, 0), (9, 10, 1), (10, 20, 0),
-    ]  # fmt: skip
+        (0, 3, 0),
+        (3, 5, 2),
+        (5, 9, 0),
+        (9, 10, 1),
+        (10, 20, 0),
+    ]
 
 
 def test_a_filler_is_no_younger_than_what_follows_it():
@@ -91,9 +94,11 @@ def test_holes_may_be_longer_than_a_batch_can_count():
     found = list(fillers(0, 3 * FILLER_OFFSETS_MAX + 1, 0))
 
     assert [read_header(one).next_offset for one in found] == [
-        FILLER_OFFSETS_MAX, 2 * FILLER_OFFSETS_MAX, 3 * FILLER_OFFSETS_MAX,
+        FILLER_OFFSETS_MAX,
+        2 * FILLER_OFFSETS_MAX,
+        3 * FILLER_OFFSETS_MAX,
         3 * FILLER_OFFSETS_MAX + 1,
-    ]  # fmt: skip
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=8), st.integers(0, 5))

@@ -3,14 +3,7 @@ import hashlib
 import msgspec
 import pytest
 
-from tidelog.backup.chunks import (
-    ChunkWriter,
-    batches_of,
-    check_chunk,
-    chunk_name,
-    read_chunk,
-    run_of,
-)
+from tidelog.backup.chunks import ChunkWriter, batches_of, check_chunk, chunk_name, read_chunk, run_of
 from tidelog.backup.manifest import Chunk
 from tidelog.backup.problems import Damaged
 from tidelog.backup.storage import LocalStorage
@@ -35,17 +28,14 @@ def batch(base, count=1, **options):
 
 def marker(base, producer_id, *, commits):
     data = encode_marker(
-        Marker(commits=commits, coordinator_epoch=0), producer_id=producer_id, producer_epoch=0,
-        now_ms=0,
-    )  # fmt: skip
+        Marker(commits=commits, coordinator_epoch=0), producer_id=producer_id, producer_epoch=0, now_ms=0
+    )
     stamp(data, base, 0)
     return bytes(data)
 
 
 def transactional(base, producer_id):
-    return batch(
-        base, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL
-    )
+    return batch(base, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
 
 
 @pytest.fixture
@@ -65,9 +55,7 @@ def test_a_chunk_holds_the_very_bytes_of_the_log(storage):
     (chunk,) = writer.finish(5)
 
     assert storage.read(chunk.file) == data
-    assert (chunk.start, chunk.end, chunk.bytes, chunk.batches, chunk.records) == (
-        0, 5, len(data), 2, 5,
-    )  # fmt: skip
+    assert (chunk.start, chunk.end, chunk.bytes, chunk.batches, chunk.records) == (0, 5, len(data), 2, 5)
     assert chunk.sha256 == hashlib.sha256(data).hexdigest()
 
 
@@ -79,19 +67,21 @@ def test_chunks_are_cut_between_batches_once_they_are_large_enough(storage):
         writer.take(batch(base), (), end=5)
     chunks = writer.finish(5)
 
-    assert [(chunk.start, chunk.end, chunk.batches) for chunk in chunks] == [
-        (0, 2, 2), (2, 4, 2), (4, 5, 1),
-    ]  # fmt: skip
+    assert [(chunk.start, chunk.end, chunk.batches) for chunk in chunks] == [(0, 2, 2), (2, 4, 2), (4, 5, 1)]
 
 
 def test_markers_and_what_was_aborted_are_left_out(storage):
     writer = writer_of(storage)
     data = b"".join(
         [
-            transactional(0, 1), transactional(1, 2), marker(2, 1, commits=False),
-            marker(3, 2, commits=True), transactional(4, 1), marker(5, 1, commits=True),
+            transactional(0, 1),
+            transactional(1, 2),
+            marker(2, 1, commits=False),
+            marker(3, 2, commits=True),
+            transactional(4, 1),
+            marker(5, 1, commits=True),
         ]
-    )  # fmt: skip
+    )
 
     writer.take(data, ((1, 0),), end=6)
     (chunk,) = writer.finish(6)
@@ -229,10 +219,16 @@ def test_a_record_that_cannot_be_read_is_found_by_who_looks_deep(storage, chunk)
 
     data = bytes(
         seal_batch(
-            b"\xff" * 20, count=5, attributes=0, base_timestamp=0, max_timestamp=0, producer_id=-1,
-            producer_epoch=-1, base_sequence=-1,
+            b"\xff" * 20,
+            count=5,
+            attributes=0,
+            base_timestamp=0,
+            max_timestamp=0,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
         )
-    )  # fmt: skip
+    )
     overwrite(storage, chunk, data)
     chunk = msgspec.structs.replace(resealed(chunk, data), batches=1)
 

@@ -34,9 +34,7 @@ def test_the_same_batches_are_the_same_records():
 
 
 def test_a_producer_and_its_transaction_may_be_forgotten():
-    written = batch(
-        0, A, producer_id=4, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL
-    )
+    written = batch(0, A, producer_id=4, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL)
 
     assert compare([written], [batch(0, A)]).records == 1
 

@@ -17,25 +17,27 @@ from tidelog.backup.problems import Damaged
 
 def partition(*chunks, number=0, start=0, end=10):
     return PartitionBackup(
-        partition=number, start=start, end=end,
-        chunks=tuple(
-            Chunk(start=a, end=b, file=f"{a}", bytes=100, records=b - a) for a, b in chunks
-        ),
-    )  # fmt: skip
+        partition=number,
+        start=start,
+        end=end,
+        chunks=tuple(Chunk(start=a, end=b, file=f"{a}", bytes=100, records=b - a) for a, b in chunks),
+    )
 
 
 def manifest(*partitions, name="orders"):
     return Manifest(
-        id="20260131T120000Z-abcdef", made_by="tidelog", cluster_id="c", parent=None, taken_ms=1,
+        id="20260131T120000Z-abcdef",
+        made_by="tidelog",
+        cluster_id="c",
+        parent=None,
+        taken_ms=1,
         finished_ms=2,
         topics=(TopicBackup(name=name, id="id", replication=1, partitions=partitions),),
         groups=(
-            GroupBackup(
-                group="g", offsets=(GroupOffset(topic=name, partition=0, offset=7, metadata="m"),)
-            ),
+            GroupBackup(group="g", offsets=(GroupOffset(topic=name, partition=0, offset=7, metadata="m"),)),
         ),
         notes=("a note",),
-    )  # fmt: skip
+    )
 
 
 def test_a_manifest_is_read_as_it_was_written():
@@ -115,10 +117,19 @@ def test_a_range_that_is_not_there_is_found(part, said):
 @pytest.mark.parametrize(
     "name",
     [
-        "../victim", "chunks/../../victim", "/etc/passwd", "chunks//x", "chunks/./x", "", "..",
-        "chunks\\..\\..\\victim", "C:/victim", "chunks/x\0", "manifests/another.json",
+        "../victim",
+        "chunks/../../victim",
+        "/etc/passwd",
+        "chunks//x",
+        "chunks/./x",
+        "",
+        "..",
+        "chunks\\..\\..\\victim",
+        "C:/victim",
+        "chunks/x\0",
+        "manifests/another.json",
     ],
-)  # fmt: skip
+)
 def test_a_manifest_that_names_what_is_no_file_of_a_backup_is_not_read(name):
     chunk = Chunk(start=0, end=10, file=name, bytes=1, records=10)
     one = PartitionBackup(partition=0, start=0, end=10, chunks=(chunk,))

@@ -10,11 +10,13 @@ def chunk(start, end):
 
 def before(*chunks, start=0, topic_id="id", taken_ms=0, kept_end=None):
     return Before(
-        topic_id=topic_id, taken_ms=taken_ms, kept_end=kept_end,
+        topic_id=topic_id,
+        taken_ms=taken_ms,
+        kept_end=kept_end,
         partition=PartitionBackup(
             partition=0, start=start, end=chunks[-1].end if chunks else start, chunks=chunks
         ),
-    )  # fmt: skip
+    )
 
 
 def share(was, *, start=0, end, tombstones_ms=None, now_ms=1000):

@@ -8,16 +8,14 @@ from typing import Any
 from tests.simulation import virtual_time
 from tests.unit.wire.messages import frame_of, produce_fields, read_response
 from tidelog.broker.broker import Broker
-from tidelog.broker.context import Client
-from tidelog.broker.requests import Requests
 from tidelog.config import node_config
+from tidelog.kafka.context import Client
+from tidelog.kafka.requests import Requests
 from tidelog.records import Record, encode_batch
 from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.host import SimulatedClock, simulated_host
 from tidelog.wire.apis import Api
 from tidelog.wire.requests import read_header
-
-CLIENT = Client(address="test")
 
 
 class Refused(Exception):
@@ -51,6 +49,7 @@ class Node:
         self.broker = broker
         self.clock = clock
         self.requests = Requests(broker)
+        self.client = Client(address="test")
         self.repeated: Any = None
 
     def send(self, api: Api, version: int, fields: dict[str, Any], *, body: Any = None) -> Place:
@@ -59,7 +58,7 @@ class Node:
 
     def send_frame(self, frame: bytearray) -> Place:
         place = Place()
-        self.repeated = self.requests.handle(frame, read_header(frame), CLIENT, place)
+        self.repeated = self.requests.handle(frame, read_header(frame), self.client, place)
         return place
 
     async def ask(self, api: Api, version: int, **fields: Any) -> Any:
@@ -77,15 +76,17 @@ class Node:
         assert answer.error_code == 0, answer
         return answer.topic_id
 
-    async def produce(self, topic: Any, batch: Any, *, partition: int = 0, version: int = 9,
-                      acks: int = -1) -> Any:  # fmt: skip
+    async def produce(
+        self, topic: Any, batch: Any, *, partition: int = 0, version: int = 9, acks: int = -1
+    ) -> Any:
         """The answer of the one partition written to."""
         fields = produce_fields([(topic, [(partition, bytes(batch))])], acks=acks)
         answer = await self.ask(Api.PRODUCE, version, **fields)
         return answer.responses[0].partition_responses[0]
 
-    def start_fetch(self, *wanted: tuple[Any, int, int], version: int = 11,
-                    partition_bytes: int = 2**20, **fields: Any) -> Place:  # fmt: skip
+    def start_fetch(
+        self, *wanted: tuple[Any, int, int], version: int = 11, partition_bytes: int = 2**20, **fields: Any
+    ) -> Place:
         """Ask for (topic, partition, offset)s."""
         topics = [
             {
@@ -116,9 +117,7 @@ class Machine:
     def __init__(self, **settings: object) -> None:
         self.clock = SimulatedClock()
         self.disk = SimulatedDisk(random.Random("disk"))
-        self.config = node_config(
-            {name.replace("_", "."): value for name, value in settings.items()}
-        )
+        self.config = node_config({name.replace("_", "."): value for name, value in settings.items()})
         self._lives = 0
 
     def live(self, story: Callable[[Node], Awaitable[None]], *, killed: bool = False) -> None:

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from tests.unit.broker.node import Machine
-from tests.unit.broker.transacting import SETTINGS, Producer
-from tidelog.broker.queue_work import DeclareWork, LookWork
-from tidelog.broker.services import Services
+from tests.unit.coordinators.transacting import SETTINGS, Producer
 from tidelog.errors import BrokerError, StorageError
 from tidelog.model import OFFSETS_TOPIC, QUEUES_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.queues.records import PLAIN_HEADERS, Settings
 from tidelog.records import Record, encode_batch
-from tidelog.shards.effects import partition_for
+from tidelog.services.queue_work import DeclareWork, LookWork
+from tidelog.services.services import Services
 from tidelog.wire.apis import Api
+from tidelog.wire.names import partition_for
 
 KINDS = {
     "transactions": (TRANSACTIONS_TOPIC, Record(key=b"\x00", value=b"\xff", timestamp_ms=1)),
@@ -34,9 +34,10 @@ class Coordinators:
         self.services = Services(node.broker)
         transactions = node.requests._verification._coordinator_of.__self__
         self.keepers = {
-            TRANSACTIONS_TOPIC: transactions, OFFSETS_TOPIC: transactions.groups,
+            TRANSACTIONS_TOPIC: transactions,
+            OFFSETS_TOPIC: transactions.groups,
             QUEUES_TOPIC: self.services.queues,
-        }  # fmt: skip
+        }
 
     async def ready(self):
         for keeper in self.keepers.values():
@@ -76,9 +77,7 @@ def write(node, name, record):
             assert error is None
 
     batch = encode_batch([record])
-    partition_of(node, name).append(
-        batch, acks=-1, waiter=Waiter(), pins_bytes=len(batch), internal=True
-    )
+    partition_of(node, name).append(batch, acks=-1, waiter=Waiter(), pins_bytes=len(batch), internal=True)
 
 
 @pytest.mark.parametrize(("topic", "record"), KINDS.values(), ids=KINDS)
@@ -88,11 +87,13 @@ def test_a_record_that_makes_no_sense_ends_no_node_and_nothing_else(topic, recor
     others = [
         name
         for name in (
-            TopicPartition(TRANSACTIONS_TOPIC, 0), TopicPartition(OFFSETS_TOPIC, 0),
-            TopicPartition(QUEUES_TOPIC, 0), TopicPartition(QUEUES_TOPIC, 1),
+            TopicPartition(TRANSACTIONS_TOPIC, 0),
+            TopicPartition(OFFSETS_TOPIC, 0),
+            TopicPartition(QUEUES_TOPIC, 0),
+            TopicPartition(QUEUES_TOPIC, 1),
         )
         if name != bad
-    ]  # fmt: skip
+    ]
 
     async def poisoned(node):
         desk = Coordinators(node)
@@ -156,7 +157,7 @@ def test_what_rots_is_suspected_and_read_again_once_it_is_healed():
             if len(suspected) == 3:
                 machine.disk.flip_bit(path, 75, 3)
 
-        node.broker.feeding.on_suspect = heal
+        node.broker.replication.feeding.on_suspect = heal
         partition_of(node, PLACE).is_copy = True
         desk = Coordinators(node)
         await desk.loaded(PLACE)
@@ -189,7 +190,7 @@ def test_a_driver_that_stops_reads_no_more_of_what_rots():
 
     async def story(node):
         suspected = []
-        node.broker.feeding.on_suspect = lambda *what: suspected.append(what)
+        node.broker.replication.feeding.on_suspect = lambda *what: suspected.append(what)
         partition_of(node, PLACE).is_copy = True
         desk = Coordinators(node)
         while not suspected:

@@ -95,14 +95,14 @@ def call(*answers, work=Add(), is_repeatable=True, place=PLACE, topics=(a_topic(
 
     clock = SimulatedClock()
     broker: Any = SimpleNamespace(
-        node_id=1, host=SimpleNamespace(clock=clock),
+        node_id=1,
+        host=SimpleNamespace(clock=clock),
         member=SimpleNamespace(hub=SimpleNamespace(ask=ask)),
         metadata=SimpleNamespace(applied=0, reached=reached, caught_up=caught_up),
-    )  # fmt: skip
+    )
     become(images[0])
     return virtual_time.run(
-        Serving(broker).call(place, work, Added, seconds_max=2.0, is_repeatable=is_repeatable),
-        clock,
+        Serving(broker).call(place, work, Added, seconds_max=2.0, is_repeatable=is_repeatable), clock
     )
 
 

@@ -23,7 +23,7 @@ def test_a_node_that_stops_while_its_metadata_log_is_cut_starts_again():
         decided = log.end
         log.append([ProducerIdsGranted(node=1, end=1)], quorum.raft.epoch)  # nobody else has it
         await broker.rounds.drained()
-        await broker._note_checkpoints()
+        await broker.housekeeping.note()
         quorum.post(partial(log.truncate, decided))
         for _ in range(machine._lives % 10):  # the stop comes a little later in each life
             await asyncio.sleep(0)
@@ -47,7 +47,7 @@ def test_a_checkpoint_whose_task_is_cancelled_is_written_before_anything_is_cut(
         for _ in range(30):  # in most of them the disk is quicker than the cancellation
             await node.produce(topic, batch_of(b"v"), version=13)
             noted.clear()
-            task = asyncio.get_running_loop().create_task(broker._note_checkpoints())
+            task = asyncio.get_running_loop().create_task(broker.housekeeping.note())
             while not directory.noting.locked():
                 await asyncio.sleep(0)
             task.cancel()
@@ -69,8 +69,8 @@ def test_a_node_stops_though_the_disk_refuses_what_it_notes_meanwhile():
             await may_end.wait()
             raise StorageError("no more files can be opened")
 
-        broker._change_disk = refuse  # type: ignore[method-assign]
-        broker.repeat(0.01, broker._note_checkpoints)
+        broker.housekeeping._change_disk = refuse
+        broker.repeat(0.01, broker.housekeeping.note)
         await begun.wait()
         stopping = asyncio.get_running_loop().create_task(broker._stop_housekeeping())
         await asyncio.sleep(0)

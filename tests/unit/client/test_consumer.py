@@ -34,9 +34,7 @@ class OneAnswer:
 
 def batch(base, *values, producer=-1, attributes=0, key=None):
     records = [Record(key=key, value=value, timestamp_ms=1) for value in values]
-    return encode_batch(
-        records, base_offset=base, producer_id=producer, attributes=attributes
-    )  # fmt: skip
+    return encode_batch(records, base_offset=base, producer_id=producer, attributes=attributes)
 
 
 def marker(base, producer, kind):

@@ -43,10 +43,7 @@ def test_a_produce_request_is_what_kio_would_send(topic, partitions):
             "acks": -1,
             "timeout": 30_000,
             "topic_data": [
-                {
-                    "name": topic,
-                    "partition_data": [{"index": one, "records": batch} for one in partitions],
-                }
+                {"name": topic, "partition_data": [{"index": one, "records": batch} for one in partitions]}
             ],
         },
     )
@@ -56,9 +53,7 @@ def test_a_produce_request_is_what_kio_would_send(topic, partitions):
 def test_a_fetch_request_is_what_kio_would_send():
     positions = {0: 5, 7: 2**40}
 
-    frame = fetch_frame(
-        9, "orders", positions, wait_ms=250, bytes_max=1000, partition_bytes_max=500
-    )
+    frame = fetch_frame(9, "orders", positions, wait_ms=250, bytes_max=1000, partition_bytes_max=500)
 
     expected = request_entity(
         Api.FETCH,
@@ -103,10 +98,7 @@ def test_a_produce_answer_is_a_success_only_if_every_partition_succeeded():
 
 
 def fetched(partitions, error=0):
-    fields = {
-        "error_code": error,
-        "responses": [{"topic": "orders", "partitions": partitions}],
-    }
+    fields = {"error_code": error, "responses": [{"topic": "orders", "partitions": partitions}]}
     body = encode(response_entity(Api.FETCH, FETCH_VERSION, fields))
     return bytearray(struct.pack(">ib", 1, 0) + body)
 
@@ -118,16 +110,17 @@ def test_a_fetch_answer_is_read_for_the_next_offset_and_the_bytes_of_whole_batch
         [
             {"partition_index": 4, "high_watermark": 20, "records": bytes(one + two + one[:30])},
             {"partition_index": 5, "high_watermark": 0, "records": b""},
-            {"partition_index": 6, "high_watermark": 0, "records": bytes(one),
-             "aborted_transactions": [{"producer_id": 1, "first_offset": 2}],
-             "current_leader": {"leader_id": 3, "leader_epoch": 4}},
+            {
+                "partition_index": 6,
+                "high_watermark": 0,
+                "records": bytes(one),
+                "aborted_transactions": [{"producer_id": 1, "first_offset": 2}],
+                "current_leader": {"leader_id": 3, "leader_epoch": 4},
+            },
         ]
-    )  # fmt: skip
+    )
 
-    assert list(read_fetched(frame, "orders")) == [
-        (4, 15, len(one) + len(two)),
-        (6, 13, len(one)),
-    ]
+    assert list(read_fetched(frame, "orders")) == [(4, 15, len(one) + len(two)), (6, 13, len(one))]
 
 
 def test_errors_in_a_fetch_answer_are_raised():

@@ -1,9 +1,8 @@
 import pytest
 
-from tidelog.client.admin import decode_assignment
 from tidelog.client.group_member import assign_ranges, encode_assignment, encode_subscription
-from tidelog.groups.subscription import subscribed_topics
 from tidelog.model import TopicPartition
+from tidelog.wire.subscription import decode_assignment, subscribed_topics
 
 
 def places(topic: str, *numbers: int) -> list[TopicPartition]:

@@ -29,9 +29,7 @@ def record(value, key=None):
 
 def stored(broker, partition=0):
     return [
-        one.value
-        for _, _, batch in broker.topics["orders"][partition].batches
-        for one in decode_batch(batch)
+        one.value for _, _, batch in broker.topics["orders"][partition].batches for one in decode_batch(batch)
     ]
 
 

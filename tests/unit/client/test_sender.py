@@ -50,9 +50,7 @@ class Log(KafkaClient):
         if (error := self.fails_after()) is not None:
             raise error
         answer = {"index": part.index, "error_code": code, "base_offset": 0}
-        return response_entity(
-            0, 12, {"responses": [{"name": "a", "partition_responses": [answer]}]}
-        )
+        return response_entity(0, 12, {"responses": [{"name": "a", "partition_responses": [answer]}]})
 
     def _append(self, partition: int, batch: bytes) -> int:
         failure = self.fails()
@@ -82,8 +80,10 @@ async def put(sender: BatchSender, place: TopicPartition, values: list[bytes]) -
     sequence = sender.take_sequence(place, len(values))
     batch = encode_batch(
         [Record(key=None, value=value, timestamp_ms=1) for value in values],
-        producer_id=ME.producer_id, producer_epoch=ME.epoch, base_sequence=sequence,
-    )  # fmt: skip
+        producer_id=ME.producer_id,
+        producer_epoch=ME.epoch,
+        base_sequence=sequence,
+    )
     await sender.put(place, batch, len(values))
 
 

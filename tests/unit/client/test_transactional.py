@@ -6,12 +6,7 @@ import pytest
 
 from tests.simulation import virtual_time
 from tidelog.client.cluster import Refused
-from tidelog.client.transactional import (
-    Decision,
-    Member,
-    TransactionalClient,
-    TransactionalProducer,
-)
+from tidelog.client.transactional import Decision, Participant, TransactionalClient, TransactionalProducer
 from tidelog.client.wire import ConnectionFailed
 from tidelog.model import Endpoint
 from tidelog.records import Record, decode_batch, iterate_batches
@@ -23,9 +18,14 @@ AT = Endpoint(host="one", port=1)
 FIND, INIT, END, LIST = 10, 22, 26, 66
 COMMIT_GROUP, READ_DECISION, FORGET_DECISION, LIST_DECISIONS = 1000, 1001, 1002, 1004
 VERSIONS = {
-    FIND: 4, INIT: 5, LIST: 1, COMMIT_GROUP: 2, READ_DECISION: 1, FORGET_DECISION: 2,
+    FIND: 4,
+    INIT: 5,
+    LIST: 1,
+    COMMIT_GROUP: 2,
+    READ_DECISION: 1,
+    FORGET_DECISION: 2,
     LIST_DECISIONS: 0,
-}  # fmt: skip
+}
 OLD_VERSIONS = {**VERSIONS, COMMIT_GROUP: 1, READ_DECISION: 0, FORGET_DECISION: 1}
 NOT_COORDINATOR, NOT_ENOUGH_REPLICAS, INVALID_STATE, CONCURRENT, FENCED = 16, 19, 48, 51, 90
 MESSAGE_TOO_LARGE = 10
@@ -63,16 +63,16 @@ class Broker(TransactionalClient):
         self.asked.append(api)
         self.said.append(request)
         answers: dict[int, dict[str, Any]] = {
-            FIND: {"coordinators": [
-                {"key": "k", "node_id": 1, "host": "one", "port": 1, "error_message": None}
-            ]},
+            FIND: {
+                "coordinators": [{"key": "k", "node_id": 1, "host": "one", "port": 1, "error_message": None}]
+            },
             INIT: {"producer_id": 7, "producer_epoch": self.epoch},
             COMMIT_GROUP: {"batch_id": fields.get("batch_id", -1), "is_new": True},
             READ_DECISION: {"batch_id": 3, "decided_ms": 1},
             FORGET_DECISION: {},
             LIST: {"transaction_states": []},
             LIST_DECISIONS: {"decisions": []},
-        }  # fmt: skip
+        }
         said = answers[api] | {"error_code": 0} | self._next(api)
         return response_entity(api, self.versions[api], said)
 
@@ -96,13 +96,10 @@ class Broker(TransactionalClient):
             assert header.is_transactional
             values = [record.value for record in decode_batch(batch)]
             self.batches.append(
-                (request.transactional_id, part.index, header.producer_epoch,
-                 header.base_sequence, values)
-            )  # fmt: skip
+                (request.transactional_id, part.index, header.producer_epoch, header.base_sequence, values)
+            )
         answer = {"index": part.index, "error_code": 0, "base_offset": 40} | self._next(0)
-        return response_entity(
-            0, 12, {"responses": [{"name": topic.name, "partition_responses": [answer]}]}
-        )
+        return response_entity(0, 12, {"responses": [{"name": topic.name, "partition_responses": [answer]}]})
 
     def _next(self, api: int) -> dict[str, Any]:
         said = self.script.get(api)
@@ -145,11 +142,8 @@ def test_sequences_go_on_in_each_partition_and_begin_again_with_each_transaction
             ("tx", 1, 0, 0, [b"d"]),
             ("tx", 0, 1, 0, [b"e"]),
         ]
-        assert [(end.producer_epoch, end.committed) for end in broker.ends] == [
-            (0, True),
-            (1, False),
-        ]
-        assert producer.member == Member("tx", 7, 2)
+        assert [(end.producer_epoch, end.committed) for end in broker.ends] == [(0, True), (1, False)]
+        assert producer.member == Participant("tx", 7, 2)
 
     asking(story)
 
@@ -223,7 +217,7 @@ def test_a_producer_that_is_fenced_is_told_so_and_goes_on_as_nobody():
             await producer.commit()
 
         assert refused.value.code == FENCED
-        assert producer.member == Member("tx", 7, 0)
+        assert producer.member == Participant("tx", 7, 0)
 
     asking(story)
 
@@ -257,18 +251,16 @@ def test_who_begins_waits_until_what_was_open_is_aborted():
         producer = await broker.begin("tx")
 
         assert broker.asked.count(INIT) == 3
-        assert producer.member == Member("tx", 7, 0)
+        assert producer.member == Participant("tx", 7, 0)
 
     asking(story)
 
 
 def test_a_group_is_committed_where_its_members_are_coordinated():
     async def story(broker):
-        member = Member("spark.q.0", 7, 0)
+        member = Participant("spark.q.0", 7, 0)
 
-        assert await broker.commit_group("spark.q", 5, [member], after=3) == Decision(
-            batch_id=5, is_new=True
-        )
+        assert await broker.commit_group("spark.q", 5, [member], after=3) == Decision(batch_id=5, is_new=True)
         assert await broker.read_decision("spark.q") == 3
         broker.script[READ_DECISION] = [{"batch_id": -1}]
         assert await broker.read_decision("spark.q") is None
@@ -311,11 +303,13 @@ def test_what_members_of_a_group_have_open_is_aborted_and_of_no_other_group():
     async def story(broker):
         names = ["spark.q.0", "spark.q@t.0", "spark.q@t.12", "spark.q@t.a.0", "other"]
         broker.script[LIST] = [
-            {"transaction_states": [
-                {"transactional_id": name, "producer_id": 1, "transaction_state": "Ongoing"}
-                for name in names
-            ]}
-        ]  # fmt: skip
+            {
+                "transaction_states": [
+                    {"transactional_id": name, "producer_id": 1, "transaction_state": "Ongoing"}
+                    for name in names
+                ]
+            }
+        ]
 
         await broker.abort_group("spark.q@t")
 
@@ -341,9 +335,7 @@ def test_a_reset_says_so():
         await broker.forget_decision("spark.q", 5)
         await broker.forget_decision("spark.q", 5, is_reset=True)
 
-        assert [one.is_reset for one in broker.said if one.__api_key__ == FORGET_DECISION] == [
-            False, True
-        ]  # fmt: skip
+        assert [one.is_reset for one in broker.said if one.__api_key__ == FORGET_DECISION] == [False, True]
 
     asking(story)
 

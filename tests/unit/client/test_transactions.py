@@ -75,17 +75,27 @@ class Fleet(TransactionsClient):
 def state(**fields: Any) -> dict[str, Any]:
     started_ms = fields.pop("started_ms", 5_000)
     return {
-        "transactional_id": "tx", "transaction_state": "Ongoing", "transaction_timeout": 60_000,
+        "transactional_id": "tx",
+        "transaction_state": "Ongoing",
+        "transaction_timeout": 60_000,
         "transaction_start_time": datetime.datetime.fromtimestamp(started_ms / 1000, datetime.UTC),
-        "producer_id": 7, "producer_epoch": 3,
-        "topics": [{"topic": "t", "partitions": [1, 0]}], **fields,
-    }  # fmt: skip
+        "producer_id": 7,
+        "producer_epoch": 3,
+        "topics": [{"topic": "t", "partitions": [1, 0]}],
+        **fields,
+    }
 
 
 INFO = TransactionInfo(
-    transactional_id="tx", state="Ongoing", producer_id=7, producer_epoch=3, timeout_ms=60_000,
-    started_ms=5_000, places=(TopicPartition("t", 0), TopicPartition("t", 1)), coordinator=2,
-)  # fmt: skip
+    transactional_id="tx",
+    state="Ongoing",
+    producer_id=7,
+    producer_epoch=3,
+    timeout_ms=60_000,
+    started_ms=5_000,
+    places=(TopicPartition("t", 0), TopicPartition("t", 1)),
+    coordinator=2,
+)
 
 
 def listed(name: str, node: int, state: str = "Ongoing") -> ListedTransaction:
@@ -122,8 +132,6 @@ def test_a_transaction_that_has_not_begun_has_no_start():
     info = asyncio.run(fleet.describe_transaction("tx"))
 
     assert info.started_ms is None
-    assert info.age_ms(10_000) is None
-    assert not info.is_overdue(10**15)
 
 
 def test_an_id_that_is_not_there_is_refused_with_what_to_do():
@@ -137,66 +145,39 @@ def test_an_id_that_is_not_there_is_refused_with_what_to_do():
 def test_a_coordinator_that_has_moved_is_looked_up_again():
     fleet = Fleet()
     fleet.coordinated_by(2).script[DESCRIBE] = [
-        {"transaction_states": [state(error_code=16)]}, {"transaction_states": [state()]},
-    ]  # fmt: skip
+        {"transaction_states": [state(error_code=16)]},
+        {"transaction_states": [state()]},
+    ]
 
     assert asyncio.run(fleet.describe_transaction("tx")) == INFO
     assert len(fleet.nodes[1].seen) == 2
 
 
-def test_what_is_listed_is_described_by_those_who_listed_it_and_what_is_gone_left_out():
-    fleet = Fleet()
-    gone = state(transactional_id="gone", error_code=105)
-    fleet.nodes[2].script[DESCRIBE] = [{"transaction_states": [state(), gone]}]
-
-    async def story() -> list[TransactionInfo]:
-        await fleet._ask_metadata([], create=False)
-        return await fleet.describe_listed([listed("tx", 2), listed("gone", 2), listed("x", 3)])
-
-    assert asyncio.run(story()) == [INFO]
-    assert fleet.nodes[1].seen == []
-
-
-@pytest.mark.parametrize(
-    ("name", "now_ms", "age_ms", "overdue"),
-    [
-        ("Ongoing", 5_000, 0, False),
-        ("Ongoing", 65_000, 60_000, False),
-        ("Ongoing", 65_001, 60_001, True),
-        ("PrepareAbort", 65_001, 60_001, True),
-        ("Ongoing", 0, 0, False),  # this clock is behind
-        ("CompleteCommit", 65_001, None, False),
-    ],
-)
-def test_a_transaction_is_overdue_when_it_is_open_for_longer_than_its_timeout(
-    name, now_ms, age_ms, overdue
-):
-    info = TransactionInfo(
-        transactional_id="tx", state=name, producer_id=7, producer_epoch=3, timeout_ms=60_000,
-        started_ms=5_000, places=(), coordinator=1,
-    )  # fmt: skip
-
-    assert info.age_ms(now_ms) == age_ms
-    assert info.is_overdue(now_ms) == overdue
-
-
 def held(number: int, *starts: int, error: int = 0) -> dict[str, Any]:
     producers = [
         {
-            "producer_id": 7 + index, "producer_epoch": 3, "last_sequence": 9,
-            "last_timestamp": 1_000, "coordinator_epoch": 0, "current_txn_start_offset": start,
+            "producer_id": 7 + index,
+            "producer_epoch": 3,
+            "last_sequence": 9,
+            "last_timestamp": 1_000,
+            "coordinator_epoch": 0,
+            "current_txn_start_offset": start,
         }
         for index, start in enumerate(starts)
-    ]  # fmt: skip
+    ]
     partition = {"partition_index": number, "error_code": error, "active_producers": producers}
     return {"topics": [{"name": "t", "partitions": [partition]}]}
 
 
 def opened(number: int, start: int) -> OpenTransaction:
     return OpenTransaction(
-        place=TopicPartition("t", number), producer_id=7, producer_epoch=3, first_offset=start,
-        last_timestamp_ms=1_000, coordinator_epoch=0,
-    )  # fmt: skip
+        place=TopicPartition("t", number),
+        producer_id=7,
+        producer_epoch=3,
+        first_offset=start,
+        last_timestamp_ms=1_000,
+        coordinator_epoch=0,
+    )
 
 
 def test_leaders_say_what_they_hold_open():

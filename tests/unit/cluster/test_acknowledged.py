@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.log.hands import Hands
-from tidelog.cluster.acknowledged import (
-    COPY_BYTES,
-    FILE_NAME,
-    SLOT_BYTES,
-    AcknowledgedNote,
-    Acknowledgements,
-)
+from tidelog.cluster.acknowledged import COPY_BYTES, FILE_NAME, SLOT_BYTES, AcknowledgedNote, Acknowledgements
 from tidelog.host import Host, Path, read_file, replace_file
 from tidelog.log.reserve import Reserve
 from tidelog.model import Offset
@@ -135,9 +129,12 @@ class Stage:
         self.told: list[Offset] = []
         self.tasks: list[asyncio.Task[None]] = []
         host = Host(
-            clock=SimulatedClock(), disk=disk, offload=self.hands, network=RefusingNetwork(),
+            clock=SimulatedClock(),
+            disk=disk,
+            offload=self.hands,
+            network=RefusingNetwork(),
             random=random.Random(0),
-        )  # fmt: skip
+        )
         self.acknowledgements = Acknowledgements(
             host, ROOT, Reserve(disk, ROOT, 0), on_noted=self.told.append, spawn=self._spawn
         )

@@ -27,15 +27,18 @@ async def answer_to(
 ) -> tuple[HeartbeatAnswer, Controller]:
     """What a life of node 2 hears from a controller that knows it by the broker epoch 2."""
     loop = asyncio.get_running_loop()
-    metadata = SimpleNamespace(
-        image=image_after(*cluster(1, 2)), applied=9, on_applied=lambda listener: None
-    )
+    metadata = SimpleNamespace(image=image_after(*cluster(1, 2)), applied=9, on_applied=lambda listener: None)
     ignore = lambda *_: None  # noqa: E731
     member: Any = SimpleNamespace(
-        metadata=metadata, quorum=SimpleNamespace(leads=True, spawn=loop.create_task),
-        identity=SimpleNamespace(cluster_id=CLUSTER_ID), handle=ignore, on_lead=ignore,
-        on_follow=ignore, on_gone=ignore, on_down=ignore,
-    )  # fmt: skip
+        metadata=metadata,
+        quorum=SimpleNamespace(leads=True, spawn=loop.create_task),
+        identity=SimpleNamespace(cluster_id=CLUSTER_ID),
+        handle=ignore,
+        on_lead=ignore,
+        on_follow=ignore,
+        on_gone=ignore,
+        on_down=ignore,
+    )
     host: Any = SimpleNamespace(
         clock=SimpleNamespace(monotonic=lambda: 0.0), new_id=lambda: SimpleNamespace(hex="p")
     )

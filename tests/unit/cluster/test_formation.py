@@ -56,9 +56,7 @@ def test_a_wiped_disk_adopts_the_quorum_that_knows_its_old_one():
 def test_a_quorum_is_read_from_its_text():
     found = parse_quorum("1@a:1, 2@[::1]:2,3@c:3")
 
-    assert {node: str(endpoint) for node, endpoint in found.items()} == {
-        1: "a:1", 2: "[::1]:2", 3: "c:3",
-    }  # fmt: skip
+    assert {node: str(endpoint) for node, endpoint in found.items()} == {1: "a:1", 2: "[::1]:2", 3: "c:3"}
 
 
 @pytest.mark.parametrize(

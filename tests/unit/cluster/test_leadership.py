@@ -35,10 +35,11 @@ class Quorum:
         raft = SimpleNamespace(epoch=epoch, voters=VOTERS)
         spawn = lambda work: asyncio.get_running_loop().create_task(work)  # noqa: E731
         member: Any = SimpleNamespace(
-            quorum=SimpleNamespace(leads=node == 1, raft=raft, spawn=spawn), hub=self,
+            quorum=SimpleNamespace(leads=node == 1, raft=raft, spawn=spawn),
+            hub=self,
             me=Voter(ReplicaKey(node, directory), f"p{node}", 9192),
             handle=lambda kind, handler: None,
-        )  # fmt: skip
+        )
         return Leadership(member)
 
     async def ask(self, node: NodeId, message: ConfirmEpoch, *rest: Any, **options: Any) -> Any:
@@ -64,7 +65,5 @@ class Quorum:
     ],
     ids=["a majority", "one that left", "one that left and one that stayed", "wiped", "nobody"],
 )
-def test_a_leader_is_certain_once_a_majority_of_the_disks_that_vote_is_in_its_epoch(
-    others, is_certain
-):
+def test_a_leader_is_certain_once_a_majority_of_the_disks_that_vote_is_in_its_epoch(others, is_certain):
     assert Quorum(others).confirms() is is_certain

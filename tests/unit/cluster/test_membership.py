@@ -59,15 +59,23 @@ async def beats_to(processes: list[str]) -> list[tuple[str, int]]:
     image = SimpleNamespace(brokers={})
     metadata = SimpleNamespace(image=image, applied=0, on_applied=lambda listener: None)
     member: Any = SimpleNamespace(
-        metadata=metadata, quorum=quorum, hub=SimpleNamespace(ask=ask),
-        me=SimpleNamespace(key=SimpleNamespace(id=1)), on_lead=lambda listener: None,
+        metadata=metadata,
+        quorum=quorum,
+        hub=SimpleNamespace(ask=ask),
+        me=SimpleNamespace(key=SimpleNamespace(id=1)),
+        on_lead=lambda listener: None,
         on_follow=lambda listener: None,
-    )  # fmt: skip
+    )
     host: Any = SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 0.0))
     membership = Membership(
-        host, member, interval_seconds=0.0, lease_seconds=1.0, reporting=Reports(),
-        room=SimpleNamespace(is_short=False, is_full=False), on_fatal=lambda error: None,
-    )  # fmt: skip
+        host,
+        member,
+        interval_seconds=0.0,
+        lease_seconds=1.0,
+        reporting=Reports(),
+        room=SimpleNamespace(is_short=False, is_full=False),
+        on_fatal=lambda error: None,
+    )
     membership.start()
     await is_over.wait()
     for task in tasks:
@@ -77,8 +85,12 @@ async def beats_to(processes: list[str]) -> list[tuple[str, int]]:
 
 def test_a_heartbeat_names_the_process_that_has_heard_what_it_leaves_out():
     assert asyncio.run(beats_to(["p", "p", "q", "q", "q"])) == [
-        ("", 1), ("p", 0), ("p", 0), ("", 1), ("q", 0)
-    ]  # fmt: skip
+        ("", 1),
+        ("p", 0),
+        ("p", 0),
+        ("", 1),
+        ("q", 0),
+    ]
 
 
 def test_a_voter_that_did_not_answer_is_told_all_again_whoever_it_is():

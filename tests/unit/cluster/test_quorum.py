@@ -40,9 +40,7 @@ def test_entries_up_to_the_epoch_of_the_answer_are_taken():
     [
         pytest.param([batch(7, 4, led(4))], id="an epoch above the answer's"),
         pytest.param([batch(7, 2, led(3))], id="a leader's record of another epoch"),
-        pytest.param(
-            [batch(7, 2, led(2)), batch(8, 3, GRANTED)], id="an epoch that nobody has begun"
-        ),
+        pytest.param([batch(7, 2, led(2)), batch(8, 3, GRANTED)], id="an epoch that nobody has begun"),
         pytest.param([batch(8, 3, GRANTED)], id="a gap before the first entry"),
         pytest.param([batch(7, 3, GRANTED), batch(9, 3, GRANTED)], id="a gap in between"),
     ],

@@ -42,17 +42,25 @@ class Stage:
         self.hands = Hands()
         self.fatal: list[BaseException] = []
         self.host = host = Host(
-            clock=SimulatedClock(), disk=self.disk, offload=self.hands, network=RefusingNetwork(),
+            clock=SimulatedClock(),
+            disk=self.disk,
+            offload=self.hands,
+            network=RefusingNetwork(),
             random=random.Random(0),
-        )  # fmt: skip
+        )
         self.directory = DataDirectory(host, ROOT, reserve_bytes=reserve_bytes)
         self.directory.open(1)
         self.rounds = Rounds(host, ROOT, self.fatal.append)
         self.log = QuorumLog(
-            host, self.rounds, self.directory, TailBudget(10**6), on_synced=lambda end: None,
-            on_disk_full=lambda full: None, segment_bytes=segment_bytes,
+            host,
+            self.rounds,
+            self.directory,
+            TailBudget(10**6),
+            on_synced=lambda end: None,
+            on_disk_full=lambda full: None,
+            segment_bytes=segment_bytes,
             before_mending=lambda: None,
-        )  # fmt: skip
+        )
 
     async def fill(self, count: int) -> None:
         await self.finish(self.log.open(0))

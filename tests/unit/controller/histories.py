@@ -36,10 +36,14 @@ AT = Endpoint(host="h", port=9)
 
 def registered(node, *, epoch=1, directory=None, rack=None, incarnation=None):
     return BrokerRegistered(
-        node=node, incarnation=incarnation or f"i{node}.{epoch}", broker_epoch=epoch,
-        directory=directory or f"d{node}", kafka=Endpoint(host=f"k{node}", port=9092),
-        peer=Endpoint(host=f"p{node}", port=9192), rack=rack,
-    )  # fmt: skip
+        node=node,
+        incarnation=incarnation or f"i{node}.{epoch}",
+        broker_epoch=epoch,
+        directory=directory or f"d{node}",
+        kafka=Endpoint(host=f"k{node}", port=9092),
+        peer=Endpoint(host=f"p{node}", port=9192),
+        rack=rack,
+    )
 
 
 def voters(*nodes):
@@ -84,9 +88,7 @@ def _topic(draw, image):
 
 def _broker(draw, image):
     node = draw(st.sampled_from(sorted(image.brokers))) if image.brokers else None
-    return (
-        None if node is None else {"node": node, "broker_epoch": image.brokers[node].broker_epoch}
-    )
+    return None if node is None else {"node": node, "broker_epoch": image.brokers[node].broker_epoch}
 
 
 def _states(draw, image, topic_id, first, replicas):
@@ -128,13 +130,15 @@ def _change(draw, image, number):
     in_sync = frozenset(draw(st.lists(st.sampled_from(replicas), min_size=1)))
     lost = (ReplicaKey(9, "gone"),) if draw(st.booleans()) else ()
     after = place.partition.changed(
-        replicas=tuple(replicas), in_sync=in_sync,
+        replicas=tuple(replicas),
+        in_sync=in_sync,
         leader=draw(st.sampled_from([NO_NODE, *sorted(in_sync)])),
-        eligible=frozenset(replicas) - in_sync, lost=lost,
+        eligible=frozenset(replicas) - in_sync,
+        lost=lost,
         adding=tuple(draw(st.lists(st.sampled_from(replicas), unique=True))),
         removing=tuple(replicas[draw(st.integers(0, len(replicas))) :]),
         original=tuple(_some(draw, least=0)),
-    )  # fmt: skip
+    )
     return PartitionChanged(topic=str(topic.id), partition=place.number, state=after.state)
 
 
@@ -161,9 +165,7 @@ def _start_alone(draw, image, number):
 
 def _register(draw, image, number):
     node = draw(st.sampled_from(NODES))
-    return registered(
-        node, epoch=image.broker_epoch_last + 1, rack=draw(st.sampled_from([None, "r"]))
-    )
+    return registered(node, epoch=image.broker_epoch_last + 1, rack=draw(st.sampled_from([None, "r"])))
 
 
 def _of_broker(kind):
@@ -176,19 +178,30 @@ def _of_broker(kind):
 
 def _lead(draw, image, number):
     return LeaderChanged(
-        epoch=image.quorum_epoch + 1,
-        leader=draw(st.sampled_from(NODES)),
-        voters=voters(*_some(draw)),
+        epoch=image.quorum_epoch + 1, leader=draw(st.sampled_from(NODES)), voters=voters(*_some(draw))
     )
 
 
 _KINDS = [
-    _create, _create, _grow, _change, _change, _change, _delete, _configure, _configure_node,
-    _start_alone, _register, _of_broker(BrokerFenced), _of_broker(BrokerUnfenced),
-    _of_broker(BrokerShutdownWanted), _of_broker(BrokerUnregistered), _lead,
+    _create,
+    _create,
+    _grow,
+    _change,
+    _change,
+    _change,
+    _delete,
+    _configure,
+    _configure_node,
+    _start_alone,
+    _register,
+    _of_broker(BrokerFenced),
+    _of_broker(BrokerUnfenced),
+    _of_broker(BrokerShutdownWanted),
+    _of_broker(BrokerUnregistered),
+    _lead,
     lambda draw, image, number: VotersChanged(voters=voters(*_some(draw))),
     lambda draw, image, number: ProducerIdsGranted(node=1, end=image.producer_ids_end + 1000),
-]  # fmt: skip
+]
 
 
 # One partition in one topic, for tests of who leads it.
@@ -200,13 +213,20 @@ CLUSTER_ID = 7
 def partition_in(state_replicas, in_sync, leader, *, eligible=(), epoch=3, lost=(), config=None):
     """The record of a topic `t` with this one partition, at partition epoch 4."""
     state = PartitionState(
-        CLUSTER_ID, tuple(state_replicas), tuple(in_sync), leader, epoch, 4, tuple(eligible),
-        (), (), tuple(lost),
-    )  # fmt: skip
+        CLUSTER_ID,
+        tuple(state_replicas),
+        tuple(in_sync),
+        leader,
+        epoch,
+        4,
+        tuple(eligible),
+        (),
+        (),
+        tuple(lost),
+    )
     return TopicCreated(
-        name="t", id=str(TOPIC_ID), replicas=[list(state_replicas)], partitions=[state],
-        config=config or {},
-    )  # fmt: skip
+        name="t", id=str(TOPIC_ID), replicas=[list(state_replicas)], partitions=[state], config=config or {}
+    )
 
 
 def the_place(image):

@@ -116,9 +116,7 @@ def test_a_commit_of_very_many_partitions_touches_everything(monkeypatch):
 
 @pytest.mark.parametrize("settings", [SET, NODE_SET], ids=lambda r: type(r).__name__)
 def test_settings_stand_when_an_in_sync_set_changes_unless_that_makes_somebody_eligible(settings):
-    left = PartitionChanged(
-        topic=A, partition=0, state=PartitionState(1, (1, 2), (1,), 1, 3, eligible=(2,))
-    )
+    left = PartitionChanged(topic=A, partition=0, state=PartitionState(1, (1, 2), (1,), 1, 3, eligible=(2,)))
 
     assert stands(settings, A0)
     assert not stands(settings, left)
@@ -140,12 +138,16 @@ def test_fewer_suffice_for_no_set_that_somebody_has_just_left_and_could_still_le
     dropped = change_in_sync(
         image,
         WantedInSync(
-            topic_id=place.topic.id, partition=0, leader=1, broker_epoch=1,
-            epoch=place.partition.epoch, partition_epoch=place.partition.partition_epoch,
+            topic_id=place.topic.id,
+            partition=0,
+            leader=1,
+            broker_epoch=1,
+            epoch=place.partition.epoch,
+            partition_epoch=place.partition.partition_epoch,
             in_sync={1: 1},
         ),
         electorate,
-    )  # fmt: skip
+    )
     assert dropped.state.eligible == (2,)
     recent = RecentCommits()
     recent.add([dropped], 1)

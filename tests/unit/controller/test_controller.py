@@ -5,12 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.controller.histories import (
-    CLUSTER_ID,
-    cluster,
-    partition_in,
-    the_place,
-)
+from tests.unit.controller.histories import CLUSTER_ID, cluster, partition_in, the_place
 from tidelog.config import TopicConfig
 from tidelog.controller import elections, reassignment
 from tidelog.controller.controller import Controller, Standing
@@ -52,8 +47,7 @@ class Driver:
         self.apply(records)
         for broker in self.image.brokers.values() if has_heard else ():
             self.controller.overheard(
-                Heartbeat(node=broker.node, broker_epoch=broker.broker_epoch, metadata_offset=0),
-                now=0.0,
+                Heartbeat(node=broker.node, broker_epoch=broker.broker_epoch, metadata_offset=0), now=0.0
             )
         self.begin()
 
@@ -84,22 +78,30 @@ class Driver:
 
     def register(self, node, *, incarnation="i", directory=None, clean=True):
         wanted = Registration(
-            cluster_id="c", node=node, incarnation=incarnation, directory=directory or f"d{node}",
-            kafka=Endpoint(host="k", port=node), peer=Endpoint(host="p", port=node), clean=clean,
-        )  # fmt: skip
+            cluster_id="c",
+            node=node,
+            incarnation=incarnation,
+            directory=directory or f"d{node}",
+            kafka=Endpoint(host="k", port=node),
+            peer=Endpoint(host="p", port=node),
+            clean=clean,
+        )
         self.apply(self.controller.register(self.image, wanted, self.end))
         return self.image.brokers[node].broker_epoch
 
     def beat(
-        self, node, *, reached=None, wants_shutdown=False, replicas=(), disk_full=False,
-        has_unheard=False,
-    ):  # fmt: skip
+        self, node, *, reached=None, wants_shutdown=False, replicas=(), disk_full=False, has_unheard=False
+    ):
         broker = self.image.brokers[node]
         heartbeat = Heartbeat(
-            node=node, broker_epoch=broker.broker_epoch, wants_shutdown=wants_shutdown,
-            metadata_offset=self.end if reached is None else reached, replicas=tuple(replicas),
-            disk_full=disk_full, has_unheard=has_unheard,
-        )  # fmt: skip
+            node=node,
+            broker_epoch=broker.broker_epoch,
+            wants_shutdown=wants_shutdown,
+            metadata_offset=self.end if reached is None else reached,
+            replicas=tuple(replicas),
+            disk_full=disk_full,
+            has_unheard=has_unheard,
+        )
         self.controller.heard(self.image, heartbeat, self.now)
 
     def standing(self, node, epoch=None):
@@ -250,9 +252,7 @@ def test_an_earlier_life_is_told_that_it_is_over():
 
     assert not driver.standing(1, first).is_known
     with pytest.raises(StaleBrokerEpoch):
-        driver.controller.heard(
-            driver.image, Heartbeat(node=1, broker_epoch=first, metadata_offset=99), 0.0
-        )
+        driver.controller.heard(driver.image, Heartbeat(node=1, broker_epoch=first, metadata_offset=99), 0.0)
 
 
 def test_leaders_return_to_first_replicas_after_a_while_and_not_all_at_once():
@@ -350,9 +350,13 @@ def test_topics_that_are_deleted_meanwhile_are_left_alone():
 def test_a_broker_that_held_very_much_registers_again_once_others_lead_it():
     driver = led_by_one(MANY)
     wanted = Registration(
-        cluster_id="c", node=1, incarnation="another", directory=driver.image.brokers[1].directory,
-        kafka=Endpoint(host="k", port=1), peer=Endpoint(host="p", port=1),
-    )  # fmt: skip
+        cluster_id="c",
+        node=1,
+        incarnation="another",
+        directory=driver.image.brokers[1].directory,
+        kafka=Endpoint(host="k", port=1),
+        peer=Endpoint(host="p", port=1),
+    )
     assert driver.controller.must_leave_first(driver.image, wanted)
 
     batches = driver.settle()
@@ -366,10 +370,14 @@ def test_a_registration_that_came_late_ends_no_lease_of_a_broker_that_holds_very
     driver = led_by_one(MANY)
     driver.beat(1)
     wanted = Registration(
-        cluster_id="c", node=1, incarnation="before", directory=driver.image.brokers[1].directory,
-        kafka=Endpoint(host="k", port=1), peer=Endpoint(host="p", port=1),
+        cluster_id="c",
+        node=1,
+        incarnation="before",
+        directory=driver.image.brokers[1].directory,
+        kafka=Endpoint(host="k", port=1),
+        peer=Endpoint(host="p", port=1),
         known_epoch=driver.image.brokers[1].broker_epoch - 1,
-    )  # fmt: skip
+    )
 
     assert not driver.controller.must_leave_first(driver.image, wanted)
     assert driver.settle() == []
@@ -381,9 +389,13 @@ def test_a_registration_that_came_late_ends_no_lease_of_a_broker_that_holds_very
 def test_a_broker_that_held_little_registers_again_at_once():
     driver = led_by_one(3)
     wanted = Registration(
-        cluster_id="c", node=1, incarnation="another", directory=driver.image.brokers[1].directory,
-        kafka=Endpoint(host="k", port=1), peer=Endpoint(host="p", port=1),
-    )  # fmt: skip
+        cluster_id="c",
+        node=1,
+        incarnation="another",
+        directory=driver.image.brokers[1].directory,
+        kafka=Endpoint(host="k", port=1),
+        peer=Endpoint(host="p", port=1),
+    )
 
     assert not driver.controller.must_leave_first(driver.image, wanted)
 
@@ -505,11 +517,7 @@ def test_damage_that_was_looked_at_is_not_news_again():
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"failover.mode": "manual"}, {}),
-        ({}, {"unclean.leader.election.enable": "true"}),
-    ],
+    ("before", "after"), [({"failover.mode": "manual"}, {}), ({}, {"unclean.leader.election.enable": "true"})]
 )
 def test_what_waits_is_led_as_soon_as_a_setting_allows_it(before, after):
     in_sync = [2] if before else [1]
@@ -526,9 +534,12 @@ def test_what_waits_is_led_as_soon_as_a_setting_allows_it(before, after):
 def test_what_waits_is_looked_at_now_and_then_whoever_changed_what():
     lax = TopicConfig()
     driver = Driver(
-        *cluster(1, 2), BrokerFenced(node=1, broker_epoch=1),
-        partition_in([1, 2], [1], NO_NODE), config_of=lambda topic: lax, preferred_seconds=5.0,
-    )  # fmt: skip
+        *cluster(1, 2),
+        BrokerFenced(node=1, broker_epoch=1),
+        partition_in([1, 2], [1], NO_NODE),
+        config_of=lambda topic: lax,
+        preferred_seconds=5.0,
+    )
     assert driver.settle() == []
     lax = TopicConfig(unclean_leader_election_enable=True)
     driver.now = 1.0
@@ -549,14 +560,32 @@ def test_what_waits_is_looked_at_now_and_then_whoever_changed_what():
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["beat", "beat", "beat", "gone", "restart", "wipe", "stop", "create", "wait", "settle",
-             "settle", "join", "join", "shrink", "elected", "damage", "mend", "promote"]
+            [
+                "beat",
+                "beat",
+                "beat",
+                "gone",
+                "restart",
+                "wipe",
+                "stop",
+                "create",
+                "wait",
+                "settle",
+                "settle",
+                "join",
+                "join",
+                "shrink",
+                "elected",
+                "damage",
+                "mend",
+                "promote",
+            ]
         ),
         st.integers(1, 4),
         st.integers(0, 7),
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 def take_step(driver, kind, node, number):
@@ -586,9 +615,11 @@ def take_step(driver, kind, node, number):
             driver.damaged = {(n, cluster_id) for n, cluster_id in driver.damaged if n != node}
         case "create":
             wanted = NewTopic(
-                name=f"t{number}", partitions=2, replication=min(3, node),
+                name=f"t{number}",
+                partitions=2,
+                replication=min(3, node),
                 config={"failover.mode": "manual" if number % 3 == 2 else "auto"},
-            )  # fmt: skip
+            )
             defaults = Defaults(partitions=1, replication=-1, topic=TopicConfig())
             driver.apply([create_topic(image, wanted, UUID(int=driver.end), defaults)])
         case "wait":
@@ -609,11 +640,14 @@ def propose(driver, place, node, *, joins):
         return
     members = partition.in_sync | {node} if joins else partition.in_sync - {node}
     wanted = WantedInSync(
-        topic_id=place.topic.id, partition=place.number, leader=partition.leader,
-        broker_epoch=brokers[partition.leader].broker_epoch, epoch=partition.epoch,
+        topic_id=place.topic.id,
+        partition=place.number,
+        leader=partition.leader,
+        broker_epoch=brokers[partition.leader].broker_epoch,
+        epoch=partition.epoch,
         partition_epoch=partition.partition_epoch,
         in_sync={n: brokers[n].broker_epoch for n in sorted(members) if n in brokers},
-    )  # fmt: skip
+    )
     electorate = driver.controller.electorate(driver.image)
     driver.apply([change_in_sync(driver.image, wanted, electorate)])
 
@@ -643,9 +677,9 @@ class Witness(Driver):
     def check_state(self, partition):
         active = {node for node in partition.in_sync if self.image.brokers[node].is_active}
         assert partition.leader == NO_NODE or partition.leader in active
-        assert active == partition.in_sync or (
-            len(partition.in_sync) == 1 and partition.leader == NO_NODE
-        ), "a fenced broker is in no in-sync set, unless it is the last"
+        assert active == partition.in_sync or (len(partition.in_sync) == 1 and partition.leader == NO_NODE), (
+            "a fenced broker is in no in-sync set, unless it is the last"
+        )
         assert partition.in_sync or partition.lost
         assert partition.in_sync <= set(partition.replicas)
         assert partition.eligible <= set(partition.replicas) - partition.in_sync
@@ -751,11 +785,14 @@ def in_sync_grows(driver, *nodes):
     """The leader proposes that these are in sync."""
     partition, brokers = driver.partition, driver.image.brokers
     wanted = WantedInSync(
-        topic_id=the_place(driver.image).topic.id, partition=0, leader=partition.leader,
-        broker_epoch=brokers[partition.leader].broker_epoch, epoch=partition.epoch,
+        topic_id=the_place(driver.image).topic.id,
+        partition=0,
+        leader=partition.leader,
+        broker_epoch=brokers[partition.leader].broker_epoch,
+        epoch=partition.epoch,
         partition_epoch=partition.partition_epoch,
         in_sync={node: brokers[node].broker_epoch for node in nodes},
-    )  # fmt: skip
+    )
     driver.apply([change_in_sync(driver.image, wanted, driver.controller.electorate(driver.image))])
 
 
@@ -914,9 +951,8 @@ def test_a_sole_replica_leads_though_nothing_was_heard_of_it():
 def test_an_unclean_election_waits_for_a_clean_leader_that_was_not_heard_of():
     lax = TopicConfig(unclean_leader_election_enable=True)
     driver = Driver(
-        *cluster(1, 2), partition_in([1, 2], [1], NO_NODE), has_heard=False,
-        config_of=lambda topic: lax,
-    )  # fmt: skip
+        *cluster(1, 2), partition_in([1, 2], [1], NO_NODE), has_heard=False, config_of=lambda topic: lax
+    )
 
     driver.beat(2, replicas=[ReplicaReport(CLUSTER_ID, 3, 5, 5)])
     driver.settle()

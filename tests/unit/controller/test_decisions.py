@@ -55,9 +55,7 @@ def image_of(*nodes, topics=()):
 
 
 def create(image, name="new", *, defaults=DEFAULTS, config=None, **wanted):
-    return create_topic(
-        image, NewTopic(name=name, config=config or {}, **wanted), TOPIC_ID, defaults
-    )
+    return create_topic(image, NewTopic(name=name, config=config or {}, **wanted), TOPIC_ID, defaults)
 
 
 # Creating.
@@ -263,9 +261,11 @@ def test_a_node_that_is_alone_writes_what_it_always_wrote():
 def test_the_cluster_ids_of_new_partitions_are_in_the_record_and_taken_by_nobody():
     taken = cluster_id_of(TOPIC_ID, 1)
     other = TopicCreated(
-        name="other", id=str(UUID(int=77)), replicas=[[1]],
+        name="other",
+        id=str(UUID(int=77)),
+        replicas=[[1]],
         partitions=[PartitionState(taken, (1,), (1,), 1, 0)],
-    )  # fmt: skip
+    )
     image = image_after(*cluster(1), other)
 
     created = create(image, partitions=3)

@@ -117,9 +117,7 @@ def test_a_topic_made_again_under_its_name_is_another_one():
 
 def test_what_came_and_went_at_once_is_not_opened():
     difference = Follower(1).apply(
-        partition_in([1], [1], 1),
-        PartitionsAdded(topic="t", replicas=[[1]]),
-        TopicDeleted(name="t"),
+        partition_in([1], [1], 1), PartitionsAdded(topic="t", replicas=[[1]]), TopicDeleted(name="t")
     )
 
     assert not difference
@@ -147,9 +145,7 @@ def test_a_topic_that_was_grown_deleted_and_made_anew_at_once_is_closed_wholly()
         TopicCreated(name="t", id=str(OTHER_ID), replicas=[[1]]),
     )
 
-    assert [(one.topic_id, one.name.partition) for one in difference.closed] == [
-        (TOPIC_ID, 0), (TOPIC_ID, 1),
-    ]  # fmt: skip
+    assert [(one.topic_id, one.name.partition) for one in difference.closed] == [(TOPIC_ID, 0), (TOPIC_ID, 1)]
     assert [one.topic_id for one in difference.opened] == [OTHER_ID]
 
 
@@ -193,8 +189,7 @@ def test_differences_add_up_to_what_the_image_has_on_the_node(records, data):
             mine[replica.topic_id, replica.name.partition] = replica.partition
             assert (replica.role is Role.LEAD) == (replica.partition.leader == 1)
         assert mine == {
-            (place.topic.id, place.number): place.partition
-            for place in image.held.get(1, {}).values()
+            (place.topic.id, place.number): place.partition for place in image.held.get(1, {}).values()
         }
 
 

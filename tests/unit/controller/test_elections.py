@@ -126,9 +126,7 @@ def test_who_leaves_below_the_minimum_stays_eligible():
 
     assert after_leaving(partition, 2, minimum=2) == [(1, (1,), (2,), 3, 5)]
     assert after_leaving(partition, 1, minimum=2) == [(2, (2,), (1,), 4, 5)]
-    assert after_leaving(partition_in([1, 2, 3], [1, 2, 3], 1), 2, minimum=2) == [
-        (1, (1, 3), (), 3, 5)
-    ]
+    assert after_leaving(partition_in([1, 2, 3], [1, 2, 3], 1), 2, minimum=2) == [(1, (1, 3), (), 3, 5)]
 
 
 def test_an_eligible_replica_leads_when_the_last_in_sync_goes_and_they_change_places():
@@ -453,9 +451,7 @@ def test_leadership_is_not_given_back_to_a_first_replica_on_a_full_disk():
         elections.elect_preferred(the_place(image), able)
 
 
-@pytest.mark.parametrize(
-    ("lacks_files", "said"), [(False, "free some space"), (True, "open no more files")]
-)
+@pytest.mark.parametrize(("lacks_files", "said"), [(False, "free some space"), (True, "open no more files")])
 def test_an_operator_is_told_what_the_node_that_shall_lead_is_short_of(lacks_files, said):
     image = image_with(partition_in([1, 2], [1, 2], 2))
     reports = ReplicaReports()

@@ -3,13 +3,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.controller.histories import (
-    cluster,
-    histories,
-    image_after,
-    registered,
-    voters,
-)
+from tests.unit.controller.histories import cluster, histories, image_after, registered, voters
 from tidelog.config import TopicConfig
 from tidelog.controller.decisions import (
     Defaults,
@@ -47,18 +41,14 @@ ID, OTHER_ID = UUID(int=5), UUID(int=6)
 
 
 def test_a_created_topic_is_led_by_its_first_replica_with_all_in_sync():
-    image = image_after(
-        TopicCreated(name="t", id=str(ID), replicas=[[2, 1], [1]], config={"a": "b"})
-    )
+    image = image_after(TopicCreated(name="t", id=str(ID), replicas=[[2, 1], [1]], config={"a": "b"}))
 
     topic = image.topics["t"]
     assert topic is image.topics_by_id[ID]
     assert (topic.id, topic.config) == (ID, {"a": "b"})
     first, second = (cluster_id_of(ID, number) for number in range(2))
     assert topic.partitions == [
-        PartitionImage(
-            cluster_id=first, replicas=(2, 1), in_sync=frozenset({1, 2}), leader=2, epoch=0
-        ),
+        PartitionImage(cluster_id=first, replicas=(2, 1), in_sync=frozenset({1, 2}), leader=2, epoch=0),
         PartitionImage(cluster_id=second, replicas=(1,), in_sync=frozenset({1}), leader=1, epoch=0),
     ]
 
@@ -89,10 +79,7 @@ def test_added_partitions_follow_the_old_ones_which_keep_their_epochs():
 
 
 def test_a_deleted_topic_is_gone_by_name_and_by_id_and_its_name_is_free():
-    image = image_after(
-        TopicCreated(name="t", id=str(ID), replicas=[[1]]),
-        TopicDeleted(name="t"),
-    )
+    image = image_after(TopicCreated(name="t", id=str(ID), replicas=[[1]]), TopicDeleted(name="t"))
     assert image == ClusterImage()
 
     image.apply(TopicCreated(name="t", id=str(OTHER_ID), replicas=[[1]]))
@@ -106,10 +93,7 @@ def test_the_partitions_of_a_node_are_those_it_holds_a_replica_of():
         TopicCreated(name="u", id=str(OTHER_ID), replicas=[[2]]),
     )
 
-    assert [name for _, name in image.partitions_on(1)] == [
-        TopicPartition("t", 0),
-        TopicPartition("t", 2),
-    ]
+    assert [name for _, name in image.partitions_on(1)] == [TopicPartition("t", 0), TopicPartition("t", 2)]
 
 
 EVENTS = st.lists(
@@ -157,9 +141,7 @@ def test_the_replay_of_encoded_records_gives_the_live_image(events):
 
 def test_a_created_partition_is_as_its_record_says():
     state = PartitionState(77, (1, 2, 3), (2,), 2, 0)
-    image = image_after(
-        TopicCreated(name="t", id=str(ID), replicas=[[1, 2, 3]], partitions=[state])
-    )
+    image = image_after(TopicCreated(name="t", id=str(ID), replicas=[[1, 2, 3]], partitions=[state]))
 
     (partition,) = image.topics["t"].partitions
     assert partition.state == state
@@ -169,11 +151,7 @@ def test_a_created_partition_is_as_its_record_says():
 
 def test_a_changed_partition_is_found_where_it_is_now_and_nowhere_else():
     image = image_after(TopicCreated(name="t", id=str(ID), replicas=[[1, 2], [2]]))
-    moved = (
-        image.topics["t"]
-        .partitions[0]
-        .changed(replicas=(3, 2), in_sync=frozenset({2}), leader=NO_NODE)
-    )
+    moved = image.topics["t"].partitions[0].changed(replicas=(3, 2), in_sync=frozenset({2}), leader=NO_NODE)
 
     image.apply(PartitionChanged(topic=str(ID), partition=0, state=moved.state))
 
@@ -230,8 +208,7 @@ def test_broker_epochs_do_not_fall_when_their_broker_goes():
 
 def test_a_node_that_was_alone_becomes_a_broker_and_keeps_what_it_leads():
     image = image_after(
-        NodeRegistered(node=1, incarnation="a"),
-        TopicCreated(name="t", id=str(ID), replicas=[[1]]),
+        NodeRegistered(node=1, incarnation="a"), TopicCreated(name="t", id=str(ID), replicas=[[1]])
     )
     assert image.active_nodes() == [1]
 
@@ -253,9 +230,7 @@ def test_the_newest_record_says_who_votes_and_who_leads_the_quorum():
 def test_a_partition_whose_number_is_taken_gets_the_next():
     taken = cluster_id_of(ID, 0)
     state = PartitionState(taken, (1,), (1,), 1, 0)
-    image = image_after(
-        TopicCreated(name="u", id=str(OTHER_ID), replicas=[[1]], partitions=[state])
-    )
+    image = image_after(TopicCreated(name="u", id=str(OTHER_ID), replicas=[[1]], partitions=[state]))
 
     assert image.free_cluster_ids(ID, 0, 2) == [taken + 1, cluster_id_of(ID, 1)]
     image.apply(TopicCreated(name="t", id=str(ID), replicas=[[1]]))
@@ -272,9 +247,7 @@ def test_images_that_know_different_things_differ():
     partition = image.topics["t"].partitions[0].changed()
 
     assert image == image_after(*records)
-    assert all(
-        image != image_after(*records[:n], *records[n + 1 :]) for n in range(1, len(records))
-    )
+    assert all(image != image_after(*records[:n], *records[n + 1 :]) for n in range(1, len(records)))
     changed = PartitionChanged(topic=str(ID), partition=0, state=partition.state)
     assert image != image_after(*records, changed)
 

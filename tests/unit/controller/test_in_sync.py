@@ -26,9 +26,8 @@ from tidelog.errors import (
 )
 
 WANTED = WantedInSync(
-    topic_id=TOPIC_ID, partition=0, leader=1, broker_epoch=1, epoch=3, partition_epoch=4,
-    in_sync={1: 1, 2: 2},
-)  # fmt: skip
+    topic_id=TOPIC_ID, partition=0, leader=1, broker_epoch=1, epoch=3, partition_epoch=4, in_sync={1: 1, 2: 2}
+)
 
 
 WHOLE = reported(n1=(3, 5), n2=(3, 5), n3=(3, 5))
@@ -115,9 +114,7 @@ def test_who_is_damaged_cannot_join_but_does_not_keep_others_from_joining():
     with pytest.raises(IneligibleReplica, match="damaged"):
         decide(partition_in([1, 2, 3], [1], 1), WANTED, reports=reports)
     three = replace(WANTED, in_sync={1: 1, 2: 2, 3: 3})
-    assert decide(partition_in([1, 2, 3], [1, 2], 1), three, reports=reports) == [
-        (1, (1, 2, 3), (), 3, 5)
-    ]
+    assert decide(partition_in([1, 2, 3], [1, 2], 1), three, reports=reports) == [(1, (1, 2, 3), (), 3, 5)]
 
 
 def test_who_has_not_told_the_controller_of_its_replica_cannot_join():
@@ -131,9 +128,8 @@ def test_what_an_earlier_life_told_the_controller_lets_nobody_join():
 
     with pytest.raises(IneligibleReplica, match="not told"):
         decide(
-            partition_in([1, 2, 3], [1], 1), replace(WANTED, in_sync={1: 1, 2: 9}), *later,
-            reports=reports,
-        )  # fmt: skip
+            partition_in([1, 2, 3], [1], 1), replace(WANTED, in_sync={1: 1, 2: 9}), *later, reports=reports
+        )
 
 
 def test_who_is_in_sync_stays_though_the_controller_has_not_heard_of_its_replica():

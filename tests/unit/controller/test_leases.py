@@ -7,9 +7,7 @@ from tidelog.errors import BrokerIdNotRegistered, StaleBrokerEpoch
 
 
 def beat(node, epoch, *, reached=100, wants_shutdown=False):
-    return Heartbeat(
-        node=node, broker_epoch=epoch, metadata_offset=reached, wants_shutdown=wants_shutdown
-    )
+    return Heartbeat(node=node, broker_epoch=epoch, metadata_offset=reached, wants_shutdown=wants_shutdown)
 
 
 def leases_of(image, now=0.0):
@@ -136,9 +134,7 @@ def test_a_broker_that_fell_silent_or_wants_to_stop_or_was_never_heard_is_not_re
 
 def test_a_broker_that_left_is_not_ready_until_it_registers_again():
     image = image_after(
-        *cluster(1),
-        BrokerShutdownWanted(node=1, broker_epoch=1),
-        BrokerFenced(node=1, broker_epoch=1),
+        *cluster(1), BrokerShutdownWanted(node=1, broker_epoch=1), BrokerFenced(node=1, broker_epoch=1)
     )
     leases = leases_of(image)
     leases.heard(image, beat(1, 1), now=0.0)

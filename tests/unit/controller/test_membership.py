@@ -1,13 +1,6 @@
 import pytest
 
-from tests.unit.controller.histories import (
-    cluster,
-    electorate,
-    image_after,
-    partition_in,
-    states,
-    voters,
-)
+from tests.unit.controller.histories import cluster, electorate, image_after, partition_in, states, voters
 from tidelog.controller.membership import begin_shutdown, fence, unfence, unregister
 from tidelog.controller.records import (
     BrokerFenced,
@@ -25,10 +18,7 @@ def test_fenced_brokers_come_first_then_what_they_led():
 
     records = fence(image, [2, 1], electorate(image))
 
-    assert records[:2] == [
-        BrokerFenced(node=1, broker_epoch=1),
-        BrokerFenced(node=2, broker_epoch=2),
-    ]
+    assert records[:2] == [BrokerFenced(node=1, broker_epoch=1), BrokerFenced(node=2, broker_epoch=2)]
     assert states(records) == [(3, (3,), (), 4, 5)]
     assert len(records) == 3
 

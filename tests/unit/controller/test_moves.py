@@ -14,11 +14,7 @@ from tidelog.controller.records import (
     PartitionState,
     TopicCreated,
 )
-from tidelog.errors import (
-    BrokerIdNotRegistered,
-    InvalidReplicationFactor,
-    UnknownTopicOrPartition,
-)
+from tidelog.errors import BrokerIdNotRegistered, InvalidReplicationFactor, UnknownTopicOrPartition
 from tidelog.model import TopicPartition
 
 
@@ -42,10 +38,7 @@ def after(before, plan):
 def held(found, topic=None):
     """How many replicas every broker that can hold more has."""
     counts = Counter(
-        node
-        for name, replicas in found.replicas.items()
-        for node in replicas
-        if topic in (None, name.topic)
+        node for name, replicas in found.replicas.items() for node in replicas if topic in (None, name.topic)
     )
     return {node: counts[node] for node in sorted(found.open)}
 
@@ -71,11 +64,12 @@ def test_a_layout_tells_who_can_hold_more_and_where_replicas_will_be():
     state = PartitionState(7, (4, 1, 2), (1, 2), 1, 0, 1, (), (4,), (2,), (), (1, 2))
     image = image_after(
         *cluster(1, 2, 3, 4, racks={1: "a"}),
-        TopicCreated(name="t", id="00000000-0000-0000-0000-000000000005",
-                     replicas=[[4, 1, 2]], partitions=[state]),
+        TopicCreated(
+            name="t", id="00000000-0000-0000-0000-000000000005", replicas=[[4, 1, 2]], partitions=[state]
+        ),
         BrokerFenced(node=2, broker_epoch=2),
         NodeConfigChanged(node=3, config={"cordoned.log.dirs": "*"}),
-    )  # fmt: skip
+    )
 
     found = Layout.of(image)
 
@@ -87,9 +81,10 @@ def test_a_layout_tells_who_can_hold_more_and_where_replicas_will_be():
 
 def test_a_broker_that_is_removed_is_cordoned_no_more():
     image = image_after(
-        *cluster(1, 2), partition_in([1], [1], 1),
+        *cluster(1, 2),
+        partition_in([1], [1], 1),
         NodeConfigChanged(node=2, config={"cordoned.log.dirs": "*"}),
-    )  # fmt: skip
+    )
     assert image.is_cordoned(2)
 
     image.apply(BrokerUnregistered(node=2, broker_epoch=2))
@@ -154,14 +149,15 @@ def test_more_replicas_are_added_behind_those_that_are_there():
 
 def test_those_go_first_who_are_away_and_the_first_replica_goes_last():
     before = Layout(
-        racks=dict.fromkeys((1, 2, 3)), open=frozenset({1, 2}),
+        racks=dict.fromkeys((1, 2, 3)),
+        open=frozenset({1, 2}),
         replicas={TopicPartition("t", n): (1, 2, 3) for n in range(3)},
         in_sync={
             TopicPartition("t", 0): frozenset({1, 2, 3}),
             TopicPartition("t", 1): frozenset({1, 3}),
             TopicPartition("t", 2): frozenset({2, 3}),
         },
-    )  # fmt: skip
+    )
 
     assert moves.change_replication(before, "t", 2) == {
         TopicPartition("t", 0): (1, 2),
@@ -223,13 +219,10 @@ def test_replicas_that_share_a_rack_part_if_there_is_another():
 def layouts(draw, *, racks=True):
     nodes = range(1, draw(st.integers(2, 7)) + 1)
     factor = draw(st.integers(1, min(3, len(nodes))))
-    replicas = st.lists(st.sampled_from(nodes), min_size=factor, max_size=factor, unique=True).map(
-        tuple
-    )
+    replicas = st.lists(st.sampled_from(nodes), min_size=factor, max_size=factor, unique=True).map(tuple)
     topics = draw(
-        st.dictionaries(st.sampled_from("abc"), st.lists(replicas, min_size=1, max_size=8),
-                        min_size=1)
-    )  # fmt: skip
+        st.dictionaries(st.sampled_from("abc"), st.lists(replicas, min_size=1, max_size=8), min_size=1)
+    )
     names = st.sampled_from([None, "x", "y", "z"] if racks else [None])
     closed = draw(st.lists(st.sampled_from(nodes), max_size=1)) if racks else []
     return layout(topics, nodes=nodes, closed=closed, racks={n: draw(names) for n in nodes})
@@ -289,8 +282,7 @@ def test_a_drain_gives_to_those_who_have_the_least_of_the_topic(before, data):
             count = held(now, topic)
             # When it got its last one, nobody else who could have had it had fewer.
             assert not got or any(
-                all(count[heir] <= count[n] + 1 for n in now.open - {node} - set(target))
-                for target in got
+                all(count[heir] <= count[n] + 1 for n in now.open - {node} - set(target)) for target in got
             )
 
 
@@ -321,9 +313,7 @@ def test_balance_is_even_where_it_can_be_and_stays_so(before):
 
     check(before, plan)
     now = after(before, plan)
-    assert {n: len(r) for n, r in now.replicas.items()} == {
-        n: len(r) for n, r in before.replicas.items()
-    }
+    assert {n: len(r) for n, r in now.replicas.items()} == {n: len(r) for n, r in before.replicas.items()}
     assert shared_racks(now) <= shared_racks(before)
     if len(set(before.racks.values())) == 1:
         assert not before.open or max(held(now).values()) - min(held(now).values()) <= 1

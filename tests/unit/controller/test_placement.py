@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.controller.histories import cluster, image_after
 from tidelog.controller.placement import Candidate, candidates, place
-from tidelog.controller.records import (
-    BrokerFenced,
-    BrokerShutdownWanted,
-    NodeConfigChanged,
-    TopicCreated,
-)
+from tidelog.controller.records import BrokerFenced, BrokerShutdownWanted, NodeConfigChanged, TopicCreated
 from tidelog.errors import EligibleLeadersNotAvailable, InvalidReplicationFactor
 
 
@@ -39,9 +34,7 @@ def difference(counts, nodes):
     start=st.integers(0, 20),
     data=st.data(),
 )
-def test_replicas_and_leaders_are_spread_evenly_over_distinct_brokers(
-    nodes, partitions, start, data
-):
+def test_replicas_and_leaders_are_spread_evenly_over_distinct_brokers(nodes, partitions, start, data):
     replication = data.draw(st.integers(1, len(nodes)))
 
     placed = place(brokers(*nodes), partitions=partitions, replication=replication, start=start)
@@ -49,9 +42,7 @@ def test_replicas_and_leaders_are_spread_evenly_over_distinct_brokers(
     assert [len(set(replicas)) for replicas in placed] == [replication] * partitions
     assert difference(held_by(placed), nodes) <= 1
     assert difference(led_by(placed), nodes) <= 1
-    again = place(
-        brokers(*reversed(nodes)), partitions=partitions, replication=replication, start=start
-    )
+    again = place(brokers(*reversed(nodes)), partitions=partitions, replication=replication, start=start)
     assert placed == again, "the order in which brokers are named makes no difference"
 
 
@@ -69,9 +60,7 @@ def test_racks_of_one_size_are_loaded_evenly_and_share_no_partition_while_they_n
     racks = {n: f"r{n % rack_count}" for n in range(1, rack_count * rack_size + 1)}
     replication = data.draw(st.integers(1, len(racks)))
 
-    placed = place(
-        brokers(*racks, racks=racks), partitions=partitions, replication=replication, start=start
-    )
+    placed = place(brokers(*racks, racks=racks), partitions=partitions, replication=replication, start=start)
 
     for replicas in placed:
         used = Counter(racks[node] for node in replicas)
@@ -108,9 +97,7 @@ def test_what_is_left_over_goes_to_those_that_have_the_least():
 def test_many_topics_together_are_spread_evenly_too(sizes):
     image = image_after(*cluster(1, 2, 3, 4))
     for number, (partitions, replication) in enumerate(sizes):
-        placed = place(
-            candidates(image), partitions=partitions, replication=replication, start=number
-        )
+        placed = place(candidates(image), partitions=partitions, replication=replication, start=number)
         image.apply(TopicCreated(name=f"t{number}", id=str(UUID(int=number)), replicas=placed))
 
         held = {node: len(image.held.get(node, ())) for node in (1, 2, 3, 4)}

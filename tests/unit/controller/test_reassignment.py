@@ -297,9 +297,14 @@ def test_what_a_leader_proposed_before_is_stale_after_each_step():
     image = image_with(partition_in([1, 2, 3], [1, 2, 3], 1))
     lives = {node: image.brokers[node].broker_epoch for node in NODES}
     proposal = WantedInSync(
-        topic_id=TOPIC_ID, partition=0, leader=1, broker_epoch=1, epoch=3, partition_epoch=4,
+        topic_id=TOPIC_ID,
+        partition=0,
+        leader=1,
+        broker_epoch=1,
+        epoch=3,
+        partition_epoch=4,
         in_sync={1: lives[1], 2: lives[2]},
-    )  # fmt: skip
+    )
     assert in_sync.change_in_sync(image, proposal, able(image)).state.in_sync == (1, 2)
 
     begun(image, 1, 2, 4)
@@ -463,11 +468,14 @@ class Copies:
     def _propose(self, members):
         partition, brokers = self.partition, self.image.brokers
         wanted = WantedInSync(
-            topic_id=TOPIC_ID, partition=0, leader=partition.leader, epoch=partition.epoch,
+            topic_id=TOPIC_ID,
+            partition=0,
+            leader=partition.leader,
+            epoch=partition.epoch,
             broker_epoch=brokers[partition.leader].broker_epoch,
             partition_epoch=partition.partition_epoch,
             in_sync={node: brokers[node].broker_epoch for node in members},
-        )  # fmt: skip
+        )
         try:
             record = in_sync.change_in_sync(self.image, wanted, self.electorate())
         except BrokerError:
@@ -510,9 +518,7 @@ class Copies:
         minimum = self.electorate().minimum(the_place(self.image).topic, self.partition)
         is_short = len(self.partition.in_sync) < minimum
         try:
-            record = reassignment.begin(
-                the_place(self.image), target, self.image, self.electorate()
-            )
+            record = reassignment.begin(the_place(self.image), target, self.image, self.electorate())
         except BrokerError:
             return
         self.take([record] if record is not None else [])
@@ -527,18 +533,27 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(
             st.sampled_from(
-                ["write", "write", "join", "join", "leave", "fence", "unfence", "prefer",
-                 "complete", "cancel"]
+                [
+                    "write",
+                    "write",
+                    "join",
+                    "join",
+                    "leave",
+                    "fence",
+                    "unfence",
+                    "prefer",
+                    "complete",
+                    "cancel",
+                ]
             ),
             st.sampled_from(NODES),
         ),
         st.tuples(
-            st.just("begin"),
-            st.lists(st.sampled_from(NODES), min_size=1, max_size=4, unique=True).map(tuple),
+            st.just("begin"), st.lists(st.sampled_from(NODES), min_size=1, max_size=4, unique=True).map(tuple)
         ),
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=400, deadline=None)
@@ -548,9 +563,7 @@ STEPS = st.lists(
     failover=st.sampled_from(["auto", "manual"]),
     steps=STEPS,
 )
-def test_whoever_counts_holds_all_that_was_committed_whatever_moves(
-    replicas, minimum, failover, steps
-):
+def test_whoever_counts_holds_all_that_was_committed_whatever_moves(replicas, minimum, failover, steps):
     config = {"failover.mode": failover}
     image = image_with(partition_in(replicas, replicas, replicas[0], config=config))
     copies = Copies(image, minimum)

@@ -30,9 +30,7 @@ from tidelog.controller.records import (
 from tidelog.model import Endpoint
 from tidelog.raft.voters import ReplicaKey
 
-STATE = PartitionState(
-    2**32 - 1, (1, 2, 3), (1, 3), -1, 7, 9, (2,), (4,), (2,), (ReplicaKey(1, "d"),)
-)
+STATE = PartitionState(2**32 - 1, (1, 2, 3), (1, 3), -1, 7, 9, (2,), (4,), (2,), (ReplicaKey(1, "d"),))
 
 RECORDS = [
     NodeRegistered(node=1, incarnation="abc"),

@@ -29,10 +29,14 @@ from tidelog.raft.voters import ReplicaKey
 
 def registration(node, *, directory=None, incarnation="new", **more):
     return Registration(
-        cluster_id=more.pop("cluster_id", "c"), node=node, incarnation=incarnation,
-        directory=directory or f"d{node}", kafka=Endpoint(host="k", port=1),
-        peer=Endpoint(host="p", port=2), **more,
-    )  # fmt: skip
+        cluster_id=more.pop("cluster_id", "c"),
+        node=node,
+        incarnation=incarnation,
+        directory=directory or f"d{node}",
+        kafka=Endpoint(host="k", port=1),
+        peer=Endpoint(host="p", port=2),
+        **more,
+    )
 
 
 def decide(image, wanted, *, end=50, minimum=1):
@@ -92,8 +96,7 @@ def test_a_sole_replica_gets_a_new_epoch_with_every_life():
 
 def test_a_node_that_was_alone_joins_with_what_it_has():
     image = image_after(
-        NodeRegistered(node=1, incarnation="old"),
-        TopicCreated(name="t", id=str(UUID(int=5)), replicas=[[1]]),
+        NodeRegistered(node=1, incarnation="old"), TopicCreated(name="t", id=str(UUID(int=5)), replicas=[[1]])
     )
 
     ended = apply_all(image, decide(image, registration(1)))
@@ -264,9 +267,7 @@ def test_an_eligible_replica_leads_instead_of_the_lost_disk():
     assert states(wiped(image, minimum=2)) == [(3, (3,), (), 4, 5)]
     assert the_place(image).partition.lost == ()
 
-    image = image_after(
-        *cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1, eligible=[3]), *fenced((3, 3))
-    )
+    image = image_after(*cluster(1, 2, 3), partition_in([1, 2, 3], [1], 1, eligible=[3]), *fenced((3, 3)))
     assert states(wiped(image, minimum=2)) == [(NO_NODE, (), (3,), 4, 5)]
     records = membership.unfence(image, [3], electorate(image, minimum=2))
     assert states(records) == [(3, (3,), (), 5, 6)]

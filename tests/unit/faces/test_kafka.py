@@ -9,10 +9,10 @@ import pytest
 import uvloop
 
 from tests.faces.raw import request
-from tidelog.broker.requests import Requests
 from tidelog.config import NodeConfig
 from tidelog.faces.kafka import KafkaListener
 from tidelog.host import system_host
+from tidelog.kafka.requests import Requests
 from tidelog.model import Endpoint
 from tidelog.wire.apis import Api
 

@@ -13,8 +13,7 @@ from tidelog.wire.apis import Api
 def test_a_node_knows_whether_kafka_clients_ask_it_for_anything(tmp_path: Path) -> None:
     async def main() -> None:
         node = Node(
-            system_host(),
-            NodeConfig(data=str(tmp_path), kafka="127.0.0.1:0", peer="127.0.0.1:0", http=""),
+            system_host(), NodeConfig(data=str(tmp_path), kafka="127.0.0.1:0", peer="127.0.0.1:0", http="")
         )
         assert not node.is_asked_by_kafka()
         await node.start()

@@ -84,11 +84,18 @@ class _Desk:
 
     def _join_event(self, member_id: str, **fields: Any) -> Join:
         defaults: dict[str, Any] = {
-            "reply": self._token(), "member_id": member_id, "unique": f"id{next(self._ticket)}",
-            "client_id": "app", "client_host": "/10.0.0.1", "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 30_000, "protocol_type": "consumer", "protocols": RANGE,
-            "wants_id_first": False, "can_skip_assignment": True,
-        }  # fmt: skip
+            "reply": self._token(),
+            "member_id": member_id,
+            "unique": f"id{next(self._ticket)}",
+            "client_id": "app",
+            "client_host": "/10.0.0.1",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocol_type": "consumer",
+            "protocols": RANGE,
+            "wants_id_first": False,
+            "can_skip_assignment": True,
+        }
         return Join(**{**defaults, **fields})
 
 
@@ -125,9 +132,11 @@ class GroupDesk(_Desk):
     def sync(self, member_id: str, generation: int | None = None, **fields: Any) -> str:
         token = self._token()
         event = Sync(
-            reply=token, member_id=member_id,
-            generation=self.group.generation if generation is None else generation, **fields,
-        )  # fmt: skip
+            reply=token,
+            member_id=member_id,
+            generation=self.group.generation if generation is None else generation,
+            **fields,
+        )
         self.do(self.group.sync(event, self.at()))
         return token
 
@@ -139,9 +148,11 @@ class GroupDesk(_Desk):
     def heartbeat(self, member_id: str, generation: int | None = None, **fields: Any) -> Any:
         token = self._token()
         event = Heartbeat(
-            reply=token, member_id=member_id,
-            generation=self.group.generation if generation is None else generation, **fields,
-        )  # fmt: skip
+            reply=token,
+            member_id=member_id,
+            generation=self.group.generation if generation is None else generation,
+            **fields,
+        )
         self.do(self.group.heartbeat(event, self.at()))
         return self.answers[token]
 
@@ -154,9 +165,7 @@ class GroupDesk(_Desk):
         return [error for _, error in result.members] if isinstance(result, Left) else result
 
     def commit(self, member_id: str = "", generation: int = -1, **fields: Any) -> Any:
-        event = Commit(
-            reply=None, member_id=member_id, generation=generation, offsets={}, **fields
-        )  # fmt: skip
+        event = Commit(reply=None, member_id=member_id, generation=generation, offsets={}, **fields)
         try:
             self.group.check_commit(event, self.at())
         except BrokerError as error:
@@ -236,9 +245,9 @@ class ShardDesk(_Desk):
                 offsets = range(self.end, self.end + len(effect.records))
                 self.end = offsets.stop
                 placed = zip(effect.records, offsets, strict=True)
-                self.in_flight[effect.write] = tuple([
-                    replace(record, offset=offset) for record, offset in placed
-                ])  # fmt: skip
+                self.in_flight[effect.write] = tuple(
+                    [replace(record, offset=offset) for record, offset in placed]
+                )
                 if effect.writer is not None:
                     self.writers.update(dict.fromkeys(offsets, effect.writer.producer_id))
                 self.shard.appended(effect.write, offsets.start)

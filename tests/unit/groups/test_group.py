@@ -65,15 +65,17 @@ class Case:
     def report(self, *, failed):
         stale = NewAssignment(
             record=GroupRecord(
-                protocol_type="consumer", generation=0, protocol="range", leader=None,
-                state_since_ms=0, members=(),
+                protocol_type="consumer",
+                generation=0,
+                protocol="range",
+                leader=None,
+                state_since_ms=0,
+                members=(),
             )
-        )  # fmt: skip
+        )
         group, at = self.desk.group, self.desk.at()
         self.desk.do(
-            group.store_failed(stale, StorageError("full"), at)
-            if failed
-            else group.stored(stale, at)
+            group.store_failed(stale, StorageError("full"), at) if failed else group.stored(stale, at)
         )
 
 
@@ -139,9 +141,12 @@ stored, too late                | fine                 | fine                | f
 store_failed, too late          | fine                 | fine                | fine                         | fine               | fine
 """  # noqa: E501
 STATES = {
-    "Empty": State.EMPTY, "Preparing": State.PREPARING, "Completing": State.COMPLETING,
-    "Stable": State.STABLE, "Dead": State.DEAD,
-}  # fmt: skip
+    "Empty": State.EMPTY,
+    "Preparing": State.PREPARING,
+    "Completing": State.COMPLETING,
+    "Stable": State.STABLE,
+    "Dead": State.DEAD,
+}
 
 
 def cells():
@@ -328,9 +333,7 @@ def test_a_static_leader_of_an_old_version_is_not_told_that_it_leads():
     assert (joined.leader, joined.members, joined.skip_assignment) == (old, (), False)
 
 
-@pytest.mark.parametrize(
-    "protocols", [OTHER, (("range", subscription()),), (("range", b"garbage"),)]
-)
+@pytest.mark.parametrize("protocols", [OTHER, (("range", subscription()),), (("range", b"garbage"),)])
 def test_a_static_member_with_other_topics_rebalances(protocols):
     desk = GroupDesk()
     desk.stable({}, STATIC)
@@ -417,9 +420,7 @@ def test_one_request_removes_many_and_says_which_it_could_not():
     desk = GroupDesk()
     leader, static = desk.stable({}, STATIC)
 
-    errors = desk.leave(
-        Leaver("", "one"), Leaver("", "two"), Leaver("", None), Leaver(leader, "one"), leader
-    )
+    errors = desk.leave(Leaver("", "one"), Leaver("", "two"), Leaver("", None), Leaver(leader, "one"), leader)
 
     assert errors[0] is None
     assert [type(error) for error in errors[1:4]] == [UnknownMemberId] * 3

@@ -7,9 +7,13 @@ from tidelog.groups.members import Member, Roster
 
 def member(member_id: str, *names: str, **fields: Any) -> Member:
     values: dict[str, Any] = {
-        "instance_id": None, "client_id": "app", "client_host": "/h", "session_timeout_ms": 1,
-        "rebalance_timeout_ms": 1, "protocols": tuple((name, name.encode()) for name in names),
-    }  # fmt: skip
+        "instance_id": None,
+        "client_id": "app",
+        "client_host": "/h",
+        "session_timeout_ms": 1,
+        "rebalance_timeout_ms": 1,
+        "protocols": tuple((name, name.encode()) for name in names),
+    }
     return Member(id=member_id, **{**values, **fields})
 
 

@@ -158,9 +158,7 @@ def test_a_static_member_that_is_slow_stays_and_keeps_its_share():
 
 def test_static_members_of_whom_none_joins_are_waited_for_until_their_sessions_end():
     desk = GroupDesk()
-    leader, static = desk.stable(
-        {"session_timeout_ms": 6_000}, {**STATIC, "session_timeout_ms": 100_000}
-    )
+    leader, static = desk.stable({"session_timeout_ms": 6_000}, {**STATIC, "session_timeout_ms": 100_000})
 
     desk.leave(leader)
     desk.pass_time(99)

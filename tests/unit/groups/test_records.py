@@ -19,9 +19,9 @@ from tidelog.groups.records import (
     encode,
     fits,
 )
-from tidelog.groups.subscription import subscribed_topics
 from tidelog.model import TopicPartition
 from tidelog.records import Record
+from tidelog.wire.subscription import subscribed_topics
 
 
 def unhex(text: str) -> bytes:
@@ -114,49 +114,68 @@ RENAMED_VALUE = unhex("""
 
 PLACE = TopicPartition("orders", 7)
 OFFSET = OffsetWritten(
-    group_id="app", place=PLACE,
+    group_id="app",
+    place=PLACE,
     value=CommittedOffset(
-        offset=42, leader_epoch=5, metadata="note", committed_ms=1_700_000_000_000,
+        offset=42,
+        leader_epoch=5,
+        metadata="note",
+        committed_ms=1_700_000_000_000,
         topic_id=UUID("00112233-4455-6677-8899-aabbccddeeff"),
     ),
-)  # fmt: skip
+)
 EXPIRING = OffsetWritten(
-    group_id="app", place=PLACE,
-    value=CommittedOffset(
-        offset=42, committed_ms=1_700_000_000_000, expires_ms=1_700_000_001_000
-    ),
-)  # fmt: skip
+    group_id="app",
+    place=PLACE,
+    value=CommittedOffset(offset=42, committed_ms=1_700_000_000_000, expires_ms=1_700_000_001_000),
+)
 MEMBERS = (
     MemberRecord(
-        member_id="m-1", instance_id=None, client_id="c", client_host="/a1",
-        rebalance_timeout_ms=300_000, session_timeout_ms=45_000,
-        subscription=b"\x01\x02", assignment=b"\x03\x04\x05",
+        member_id="m-1",
+        instance_id=None,
+        client_id="c",
+        client_host="/a1",
+        rebalance_timeout_ms=300_000,
+        session_timeout_ms=45_000,
+        subscription=b"\x01\x02",
+        assignment=b"\x03\x04\x05",
     ),
     MemberRecord(
-        member_id="m-2", instance_id="one", client_id="", client_host="/a2",
-        rebalance_timeout_ms=30_000, session_timeout_ms=6_000,
-        subscription=b"", assignment=b"",
+        member_id="m-2",
+        instance_id="one",
+        client_id="",
+        client_host="/a2",
+        rebalance_timeout_ms=30_000,
+        session_timeout_ms=6_000,
+        subscription=b"",
+        assignment=b"",
     ),
-)  # fmt: skip
+)
 GROUP = GroupWritten(
     group_id="app",
     value=GroupRecord(
-        protocol_type="consumer", generation=9, protocol="range", leader="m-1",
+        protocol_type="consumer",
+        generation=9,
+        protocol="range",
+        leader="m-1",
         state_since_ms=1_700_000_000_000,
         members=MEMBERS,
     ),
-)  # fmt: skip
+)
 RENAMED = MemberWritten(
-    group_id="app", instance_id="one",
-    value=RenamedMember(generation=9, member=MEMBERS[1]),
-)  # fmt: skip
+    group_id="app", instance_id="one", value=RenamedMember(generation=9, member=MEMBERS[1])
+)
 EMPTY = GroupWritten(
     group_id="app",
     value=GroupRecord(
-        protocol_type="consumer", generation=10, protocol=None, leader=None,
-        state_since_ms=1_700_000_000_000, members=(),
+        protocol_type="consumer",
+        generation=10,
+        protocol=None,
+        leader=None,
+        state_since_ms=1_700_000_000_000,
+        members=(),
     ),
-)  # fmt: skip
+)
 NO_OFFSET = OffsetWritten(group_id="app", place=PLACE, value=None)
 NO_GROUP = GroupWritten(group_id="app", value=None)
 

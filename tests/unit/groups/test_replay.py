@@ -56,11 +56,13 @@ class Crowd:
     def join(self, group_id: str) -> None:
         random = self.random
         token = self.desk.join(
-            group_id, random.choice(["", self.member(), self.member()]),
+            group_id,
+            random.choice(["", self.member(), self.member()]),
             instance_id=random.choice([None, None, "one", "two"]),
-            protocols=random.choice(PROTOCOLS), wants_id_first=random.random() < 0.5,
+            protocols=random.choice(PROTOCOLS),
+            wants_id_first=random.random() < 0.5,
             session_timeout_ms=random.choice([6_000, 20_000]),
-        )  # fmt: skip
+        )
         self.waiting.append(token)
 
     def sync(self, group_id: str) -> None:
@@ -74,21 +76,23 @@ class Crowd:
         random = self.random
         known = random.random() < 0.7
         self.desk.commit(
-            group_id, {place: random.randrange(100) for place in random.sample(PLACES, 2)},
+            group_id,
+            {place: random.randrange(100) for place in random.sample(PLACES, 2)},
             member_id=self.member() if known else "",
             generation=self.generation(group_id) if known else -1,
             retention_ms=random.choice([None, None, 30_000]),
-        )  # fmt: skip
+        )
 
     def commit_in_transaction(self, group_id: str) -> None:
         random = self.random
         known = random.random() < 0.3
         self.desk.commit_in_transaction(
-            group_id, {place: random.randrange(100) for place in random.sample(PLACES, 2)},
+            group_id,
+            {place: random.randrange(100) for place in random.sample(PLACES, 2)},
             producer_id=random.choice(PRODUCERS),
             member_id=self.member() if known else "",
             generation=self.generation(group_id) if known else -1,
-        )  # fmt: skip
+        )
 
     def end_transaction(self, group_id: str) -> None:
         producer_id = self.random.choice(PRODUCERS)
@@ -142,8 +146,7 @@ def latest(desk: ShardDesk) -> dict[tuple[str, TopicPartition], CommittedOffset]
             continue
         producer_id = desk.writers.get(record.offset)
         if producer_id is not None:
-            mine = [commits for at, (who, commits) in ends if who == producer_id
-                    and at > record.offset]  # fmt: skip
+            mine = [commits for at, (who, commits) in ends if who == producer_id and at > record.offset]
             if not mine or not mine[0]:
                 continue
         found[written.group_id, written.place] = written.value
@@ -162,14 +165,17 @@ def durable_groups(desk: ShardDesk) -> dict[str, GroupRecord]:
     """Each group that stands still as the log should have it, its members in no certain order."""
     return {
         group.id: GroupRecord(
-            protocol_type=record.protocol_type, generation=record.generation,
-            protocol=record.protocol, leader=record.leader, state_since_ms=record.state_since_ms,
+            protocol_type=record.protocol_type,
+            generation=record.generation,
+            protocol=record.protocol,
+            leader=record.leader,
+            state_since_ms=record.state_since_ms,
             members=tuple(sorted(record.members, key=lambda member: member.member_id)),
         )
         for group in desk.shard.groups()
         if group.state in (State.STABLE, State.EMPTY) and group.protocol_type is not None
         for record in [group.durable()]
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seed", range(40))

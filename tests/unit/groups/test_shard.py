@@ -38,7 +38,8 @@ from tidelog.groups.limits import Limits
 from tidelog.groups.records import GroupWritten, MemberWritten, OffsetWritten, decode
 from tidelog.groups.shard import Shard
 from tidelog.model import TopicPartition
-from tidelog.shards.effects import Answer, partition_for
+from tidelog.shards.effects import Answer
+from tidelog.wire.names import partition_for
 
 ORDERS = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
@@ -284,9 +285,7 @@ def test_metadata_that_is_too_long_is_refused_alone():
     token = desk.commit("g", {ORDERS: long, PAYMENTS: 2})
     desk.store()
 
-    assert [type(error) for error in desk.answers[token].refused.values()] == [
-        OffsetMetadataTooLarge
-    ]
+    assert [type(error) for error in desk.answers[token].refused.values()] == [OffsetMetadataTooLarge]
     assert desk.offsets("g") == {"payments-0": 2}
 
 
@@ -305,14 +304,10 @@ def test_commits_by_strangers_are_refused():
     member = stable(desk)
 
     assert isinstance(desk.answers[desk.commit("g", {ORDERS: 1})], UnknownMemberId)
-    for generation, known, error in (
-        (3, False, IllegalGeneration),
-        (3, True, GroupIdNotFound),
-    ):
+    for generation, known, error in ((3, False, IllegalGeneration), (3, True, GroupIdNotFound)):
         token = desk.commit(
-            "elsewhere", {ORDERS: 1}, member_id=member, generation=generation,
-            knows_group_not_found=known,
-        )  # fmt: skip
+            "elsewhere", {ORDERS: 1}, member_id=member, generation=generation, knows_group_not_found=known
+        )
         assert isinstance(desk.answers[token], error)
     stale = desk.commit("g", {ORDERS: 1}, member_id=member, generation=0)
     assert isinstance(desk.answers[stale], IllegalGeneration)
@@ -443,8 +438,9 @@ def test_offsets_of_topics_that_are_consumed_stay():
 
     refused = desk.answers[token].refused
     assert {place: type(error) for place, error in refused.items()} == {
-        ORDERS: GroupSubscribedToTopic, ORDERS_1: GroupSubscribedToTopic,
-    }  # fmt: skip
+        ORDERS: GroupSubscribedToTopic,
+        ORDERS_1: GroupSubscribedToTopic,
+    }
     assert desk.offsets("g") == desk.restart().offsets("g") == {"orders-0": 1}
 
 
@@ -503,13 +499,14 @@ def of(topic_id: UUID | None, offset: int = 1) -> OffsetToCommit:
 @pytest.mark.parametrize(
     ("committed", "now", "stays"),
     [
-        (OLD, {"orders": OLD}, True), (OLD, {"orders": NEW}, False), (OLD, {}, False),
-        (None, {"orders": NEW}, True), (None, {}, False),
+        (OLD, {"orders": OLD}, True),
+        (OLD, {"orders": NEW}, False),
+        (OLD, {}, False),
+        (None, {"orders": NEW}, True),
+        (None, {}, False),
     ],
-)  # fmt: skip
-def test_a_coordinator_that_comes_keeps_offsets_of_topics_that_are_there(
-    where, committed, now, stays
-):
+)
+def test_a_coordinator_that_comes_keeps_offsets_of_topics_that_are_there(where, committed, now, stays):
     desk = ShardDesk()
     if where == "pending":
         desk.commit_in_transaction("g", {ORDERS: of(committed)})
@@ -755,9 +752,10 @@ def static(desk, count):
     while any(desk.answers[token] is WAITS for token in tokens):
         tokens = [
             desk.join("g", desk.answers[token].member_id, instance_id=f"i{n}")
-            if isinstance(desk.answers[token], Joined) else token
+            if isinstance(desk.answers[token], Joined)
+            else token
             for n, token in enumerate(tokens)
-        ]  # fmt: skip
+        ]
     joined = [desk.answers[token] for token in tokens]
     shares = {one.member_id: f"share {n}".encode() for n, one in enumerate(joined)}
     for one in joined:

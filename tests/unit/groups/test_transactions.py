@@ -76,9 +76,7 @@ def test_an_offset_of_an_aborted_transaction_never_counts():
 
 def test_the_write_says_in_whose_transaction_it_is():
     desk = ShardDesk()
-    event = TransactionalCommit(
-        reply=None, writer=Writer(9, 3), offsets={ORDERS: OffsetToCommit(offset=1)}
-    )
+    event = TransactionalCommit(reply=None, writer=Writer(9, 3), offsets={ORDERS: OffsetToCommit(offset=1)})
 
     (append,) = desk.shard.commit_in_transaction("g", event, desk.at())
 
@@ -135,8 +133,10 @@ def test_a_transaction_may_concern_many_groups():
     desk.store()
 
     assert [desk.offsets(group_id) for group_id in "ghi"] == [
-        {"orders-0": 0}, {"orders-0": 1}, {"orders-0": 2},
-    ]  # fmt: skip
+        {"orders-0": 0},
+        {"orders-0": 1},
+        {"orders-0": 2},
+    ]
 
 
 def test_transactions_of_other_producers_are_not_touched():
@@ -399,12 +399,8 @@ def test_a_static_member_that_was_replaced_is_fenced():
     desk.join("g", instance_id="one")
     desk.store()
 
-    replaced = desk.commit_in_transaction(
-        "g", {ORDERS: 1}, member_id=old, instance_id="one", generation=1
-    )
-    unknown = desk.commit_in_transaction(
-        "g", {ORDERS: 1}, member_id=old, instance_id="two", generation=1
-    )
+    replaced = desk.commit_in_transaction("g", {ORDERS: 1}, member_id=old, instance_id="one", generation=1)
+    unknown = desk.commit_in_transaction("g", {ORDERS: 1}, member_id=old, instance_id="two", generation=1)
 
     assert isinstance(desk.answers[replaced], FencedInstanceId)
     assert isinstance(desk.answers[unknown], UnknownMemberId)

@@ -4,8 +4,9 @@ import random
 from typing import Any
 
 from tidelog.config import TopicConfig
-from tidelog.host import Bytes, Path
-from tidelog.log.log import ColdRead, Log, LogState
+from tidelog.host import Path
+from tidelog.log.log import Log, LogState
+from tidelog.log.reading import ColdRead, Read
 from tidelog.log.recovery import open_log
 from tidelog.log.steps import DiskFull, Written
 from tidelog.log.tail import TailBudget
@@ -55,9 +56,14 @@ class Rig:
         watermark: Offset | None = None,
     ) -> LogState:
         return open_log(
-            self.disk, DIRECTORY, clean=clean, durable_mark=durable_mark, start=start,
-            index_interval_bytes=self.config.index_interval_bytes, watermark=watermark,
-        )  # fmt: skip
+            self.disk,
+            DIRECTORY,
+            clean=clean,
+            durable_mark=durable_mark,
+            start=start,
+            index_interval_bytes=self.config.index_interval_bytes,
+            watermark=watermark,
+        )
 
     def reopened(self, **how: Any) -> "Rig":
         """The log as another process finds it."""
@@ -118,10 +124,13 @@ class Rig:
         return self.disk.list(DIRECTORY)
 
 
-def joined(disk: SimulatedDisk, read: Any) -> bytes:
+def joined(disk: SimulatedDisk, read: Read) -> bytes:
     """The bytes of a read, from memory or from the disk."""
-    if isinstance(read, ColdRead):
-        return bytes(read.perform(disk))
-    buffers: list[Bytes] = list(read[0])
-    assert sum(map(len, buffers)) == read[1]
-    return b"".join(buffers)
+    assert sum(map(len, read.buffers)) == read.size
+    return bytes(read.load_unchecked(disk))
+
+
+def cold_of(read: Read) -> ColdRead:
+    """What a disk's thread must do for a read that memory cannot answer."""
+    assert read.cold is not None
+    return read.cold

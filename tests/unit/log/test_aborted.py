@@ -1,11 +1,6 @@
 import pytest
 
-from tidelog.log.aborted import (
-    AbortedIndex,
-    AbortedIndexDamaged,
-    AbortedLookup,
-    AbortedTransaction,
-)
+from tidelog.log.aborted import AbortedIndex, AbortedIndexDamaged, AbortedLookup, AbortedTransaction
 
 ENTRIES = [
     AbortedTransaction(5, 10, 14, 3),  # something open since 3 goes on
@@ -108,11 +103,16 @@ def test_an_index_that_is_cut_off_or_newer_is_not_believed():
 @pytest.mark.parametrize(
     ("producer", "offset", "is_aborted"),
     [
-        (5, 9, False), (5, 10, True), (5, 13, True), (5, 14, False), (5, 15, True),
-        (5, 22, False), (6, 13, True), (6, 10, False), (8, 13, False),
+        (5, 9, False),
+        (5, 10, True),
+        (5, 13, True),
+        (5, 14, False),
+        (5, 15, True),
+        (5, 22, False),
+        (6, 13, True),
+        (6, 10, False),
+        (8, 13, False),
     ],
-)  # fmt: skip
-def test_a_batch_is_aborted_between_its_producers_first_batch_and_marker(
-    producer, offset, is_aborted
-):
+)
+def test_a_batch_is_aborted_between_its_producers_first_batch_and_marker(producer, offset, is_aborted):
     assert AbortedLookup(index_of(*ENTRIES)).holds(producer, offset) == is_aborted

@@ -8,24 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.compaction import (
-    NOW_MS,
-    CompactedLog,
-    compacted,
-    end,
-    new_log,
-    record,
-    sealed,
-    write,
-)
+from tests.support.compaction import NOW_MS, CompactedLog, compacted, end, new_log, record, sealed, write
+from tests.unit.log.logs import cold_of
 from tidelog.config import TopicConfig
 from tidelog.host import Host, Path, read_file
 from tidelog.log.checkpoints import decode
-from tidelog.log.cleaner import Cleaner, Pace, Plan, plan
+from tidelog.log.cleaner import Cleaner, CompactionPlan, Pace, plan
 from tidelog.log.directory import FIRST_DIRTY, DataDirectory
 from tidelog.log.epochs import OFFSET_MAX
 from tidelog.log.keymap import KEY_BYTES
-from tidelog.log.log import ColdRead
 from tidelog.log.purges import Purges
 from tidelog.log.rounds import Rounds
 from tidelog.log.search import TimeSearch
@@ -48,21 +39,25 @@ from tidelog.records import decode_batch
         ("nothing is stable", None, 0, (0, 0, 0, 0)),
         ("noted past the log's end, which was cut", 77, 99, (0, 30, 0, 600)),
     ],
-)  # fmt: skip
+)
 def test_plan_ends_at_whole_stable_segments(case, first_dirty, limit, expected):
     found = plan(
-        sealed(100, 200, 300), start=0, log_end=35, first_dirty=first_dirty, limit=limit,
-        now_ms=NOW_MS, policy=compacted(),
-    )  # fmt: skip
+        sealed(100, 200, 300),
+        start=0,
+        log_end=35,
+        first_dirty=first_dirty,
+        limit=limit,
+        now_ms=NOW_MS,
+        policy=compacted(),
+    )
 
     assert (found.first_dirty, found.end, found.clean_bytes, found.dirty_bytes) == expected, case
 
 
 def test_plan_begins_at_the_log_start_when_the_noted_offset_was_deleted():
     found = plan(
-        sealed(100, 200)[1:], start=12, log_end=25, first_dirty=5, limit=99, now_ms=NOW_MS,
-        policy=compacted(),
-    )  # fmt: skip
+        sealed(100, 200)[1:], start=12, log_end=25, first_dirty=5, limit=99, now_ms=NOW_MS, policy=compacted()
+    )
 
     assert (found.first_dirty, found.end, found.dirty_bytes) == (12, 20, 200)
 
@@ -72,9 +67,14 @@ def test_plan_stops_before_the_first_segment_younger_than_the_minimal_lag():
     segments[1].max_timestamp_ms = NOW_MS - 500
 
     found = plan(
-        segments, start=0, log_end=35, first_dirty=None, limit=99, now_ms=NOW_MS,
+        segments,
+        start=0,
+        log_end=35,
+        first_dirty=None,
+        limit=99,
+        now_ms=NOW_MS,
         policy=compacted(min_compaction_lag_ms=1000),
-    )  # fmt: skip
+    )
 
     assert found.end == 10
 
@@ -84,9 +84,14 @@ def test_minimal_lag_does_not_hold_up_what_was_clean_before():
     segments[0].max_timestamp_ms = NOW_MS - 500
 
     found = plan(
-        segments, start=0, log_end=35, first_dirty=10, limit=99, now_ms=NOW_MS,
+        segments,
+        start=0,
+        log_end=35,
+        first_dirty=10,
+        limit=99,
+        now_ms=NOW_MS,
         policy=compacted(min_compaction_lag_ms=1000),
-    )  # fmt: skip
+    )
 
     assert found.end == 30
 
@@ -97,9 +102,7 @@ def test_maximal_lag_makes_a_log_due_however_little_is_dirty(first_ms, is_due):
     segments[1].first_timestamp_ms = first_ms
     policy = compacted(max_compaction_lag_ms=5000)
 
-    found = plan(
-        segments, start=0, log_end=25, first_dirty=10, limit=99, now_ms=NOW_MS, policy=policy
-    )
+    found = plan(segments, start=0, log_end=25, first_dirty=10, limit=99, now_ms=NOW_MS, policy=policy)
 
     assert found.is_overdue == is_due
     assert found.is_due(policy) == is_due
@@ -117,9 +120,7 @@ def test_maximal_lag_makes_a_log_due_however_little_is_dirty(first_ms, is_due):
     ],
 )
 def test_log_is_due_when_more_than_the_ratio_is_dirty(clean, dirty, ratio_min, is_due):
-    found = Plan(
-        first_dirty=0, end=0, clean_bytes=clean, dirty_bytes=dirty, is_overdue=False
-    )  # fmt: skip
+    found = CompactionPlan(first_dirty=0, end=0, clean_bytes=clean, dirty_bytes=dirty, is_overdue=False)
 
     assert found.is_due(compacted(min_cleanable_dirty_ratio=ratio_min)) == is_due
 
@@ -190,9 +191,12 @@ class Node:
     def __init__(self, log: CompactedLog, **options: Any) -> None:
         self.offload = InlineOffload()
         self.host = Host(
-            clock=StillClock(), disk=log.disk, offload=self.offload, network=None,  # type: ignore[arg-type]
+            clock=StillClock(),
+            disk=log.disk,
+            offload=self.offload,
+            network=None,  # type: ignore[arg-type]
             random=random.Random(1),
-        )  # fmt: skip
+        )
         self.owner = Owner(NAME, log.log, log.topic, asyncio.Lock(), log.log.end)
         self.rounds = Rounds(self.host, ROOT, lambda error: None)
         arguments = {"first_dirty": {}, "key_bytes_max": 10**9, "bytes_per_second_max": 0}
@@ -417,8 +421,7 @@ def test_read_under_way_finds_what_has_taken_its_segment_s_place():
 
     asyncio.run(Node(log).clean())
 
-    for read in reads:
-        assert isinstance(read, ColdRead)
+    for read in map(cold_of, reads):
         found = decode_batch(read.perform(log.disk))
         assert [r.offset for r in found] == [4, 5]
     first = search.first_since(log.disk, 0)
@@ -428,8 +431,7 @@ def test_read_under_way_finds_what_has_taken_its_segment_s_place():
 def test_read_that_a_swap_overtakes_is_done_again():
     """The old file is open when the swap comes; the index, read by name, would be the new one's."""
     log = dirty_log()
-    read = log.log.read(0, 1, log.log.end)
-    assert isinstance(read, ColdRead)
+    read = cold_of(log.log.read(0, 1, log.log.end))
     node = Node(log)
 
     def swap(operation: str, path: Path) -> None:

@@ -61,8 +61,10 @@ def test_latest_record_of_every_key_stays_at_its_offset():
     log.clean()
 
     assert [(r.offset, r.key, r.value) for r in log.records()] == [
-        (1, b"b", b"1"), (2, b"a", b"2"), (3, b"c", b"1"),
-    ]  # fmt: skip
+        (1, b"b", b"1"),
+        (2, b"a", b"2"),
+        (3, b"c", b"1"),
+    ]
 
 
 def test_active_segment_is_not_touched():
@@ -96,9 +98,11 @@ def test_batch_keeps_its_offsets_sequences_and_epoch():
 def test_kept_records_keep_headers_times_and_codec(codec):
     log = new_log()
     kept = Record(
-        key=b"k" * 200, value=b"v" * 3000, timestamp_ms=NOW_MS - 999_999,
+        key=b"k" * 200,
+        value=b"v" * 3000,
+        timestamp_ms=NOW_MS - 999_999,
         headers=(("name", b"value"), ("null", None), ("ümlaut", b"")),
-    )  # fmt: skip
+    )
     log.append(record("a"), kept, record("a"), record("b", time_ms=NOW_MS + 70), codec=codec)
     log.append(record("b", time_ms=NOW_MS - 5), codec=codec)
     log.roll()
@@ -272,10 +276,11 @@ def test_a_tombstone_that_a_replica_lacks_stays_past_its_grace():
 def test_horizon_lies_in_the_header_and_changes_no_record(codec):
     log = new_log()
     log.append(
-        record("a", None, time_ms=5), record("b", "x" * 200, time_ms=NOW_MS),
+        record("a", None, time_ms=5),
+        record("b", "x" * 200, time_ms=NOW_MS),
         Record(key=b"c", value=None, timestamp_ms=NOW_MS - 77, headers=(("h", b"1"),)),
         codec=codec,
-    )  # fmt: skip
+    )
     log.roll()
 
     log.clean()
@@ -539,9 +544,12 @@ def test_old_files_go_and_nothing_is_left_aside():
     log.clean()
 
     assert [name for name in log.names() if name[0] == "0"] == [
-        f"{0:020d}.index", f"{0:020d}.log", f"{0:020d}.timeindex",
-        f"{3:020d}.log", f"{3:020d}.snapshot",
-    ]  # fmt: skip
+        f"{0:020d}.index",
+        f"{0:020d}.log",
+        f"{0:020d}.timeindex",
+        f"{3:020d}.log",
+        f"{3:020d}.snapshot",
+    ]
 
 
 def test_compacted_segment_covers_its_range_to_the_end():
@@ -572,9 +580,7 @@ def test_indexes_of_a_compacted_segment_lead_to_its_batches():
     assert len(read_file(log.disk, segment.path(".index"))) >= 8 * 5
     for header in log.headers():
         position = segment.position_before(log.disk, header.base_offset)
-        assert read_header(segment.open(log.disk).read(position, 61)).base_offset <= (
-            header.base_offset
-        )
+        assert read_header(segment.open(log.disk).read(position, 61)).base_offset <= (header.base_offset)
         assert position == 0 or segment.position_before(log.disk, header.last_offset) > 0
     segment.load_max_timestamp(log.disk)
     assert segment.max_timestamp_ms == NOW_MS + 99
@@ -714,19 +720,14 @@ a_record = st.builds(
     Record,
     key=st.one_of(st.sampled_from([b"a", b"b", b"c", b"d" * 50]), st.binary(max_size=2)),
     value=st.one_of(st.none(), st.binary(max_size=40)),
-    headers=st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
-    .map(tuple),
+    headers=st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2).map(
+        tuple
+    ),
     timestamp_ms=st.integers(NOW_MS - 10**9, NOW_MS),
-)  # fmt: skip
+)
 a_batch = st.tuples(st.lists(a_record, min_size=1, max_size=6), st.sampled_from(Codec))
 a_step = st.one_of(
-    a_batch,
-    a_batch,
-    a_batch,
-    st.just("roll"),
-    st.just("clean"),
-    st.just("wait"),
-    st.just("forget"),
+    a_batch, a_batch, a_batch, st.just("roll"), st.just("clean"), st.just("wait"), st.just("forget")
 )
 
 
@@ -780,8 +781,7 @@ def test_what_offsets_decide_is_what_keys_decide(steps, keys_max, window, keyles
     outcomes: list[object] = []
     for size in (window, 0):  # no batch fits into the second: all of them are judged by key
         log = new_log(
-            key_bytes_max=keys_max * KEY_BYTES,
-            topic=compacted(segment_bytes=700, delete_retention_ms=1000),
+            key_bytes_max=keys_max * KEY_BYTES, topic=compacted(segment_bytes=700, delete_retention_ms=1000)
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tidelog.log.keymap.WINDOW", size)

@@ -24,14 +24,7 @@ from tidelog.host import read_file
 from tidelog.log.producers import ProducerStates
 from tidelog.log.transactions import find_marker
 from tidelog.model import NO_OFFSET, Offset, ProducerId
-from tidelog.records import (
-    CONTROL,
-    DELETE_HORIZON,
-    TRANSACTIONAL,
-    Record,
-    decode_batch,
-    encode_batch,
-)
+from tidelog.records import CONTROL, DELETE_HORIZON, TRANSACTIONAL, Record, decode_batch, encode_batch
 from tidelog.simulation.disk import SimulatedCrash
 
 GRACE_MS = 1000
@@ -224,9 +217,12 @@ def test_marker_that_ends_its_segment_leaves_an_empty_batch():
 def test_other_control_batches_pass():
     log = transactional_log()
     other = encode_batch(
-        [Record(key=b"\0\0\0\x07", value=b"\0" * 6)], attributes=CONTROL | TRANSACTIONAL,
-        producer_id=1, producer_epoch=0, leader_epoch=EPOCH,
-    )  # fmt: skip
+        [Record(key=b"\0\0\0\x07", value=b"\0" * 6)],
+        attributes=CONTROL | TRANSACTIONAL,
+        producer_id=1,
+        producer_epoch=0,
+        leader_epoch=EPOCH,
+    )
     log.append_raw(other)
     log.append(record("a"))
     log.roll()

@@ -192,11 +192,7 @@ def test_a_checkpoint_ends_with_its_checksum_and_is_read_at_the_next_start(name)
     content = b"1\n2\ntide 0 5\nebb 12 1099511627776\n"
     assert read_file(disk, ROOT / name) == content + b"crc32c %08x\n" % crc32c(content)
     again = opened(disk)
-    read = {
-        DURABLE_MARKS: again.durable_marks,
-        LOG_STARTS: again.log_starts,
-        WATERMARKS: again.watermarks,
-    }
+    read = {DURABLE_MARKS: again.durable_marks, LOG_STARTS: again.log_starts, WATERMARKS: again.watermarks}
     assert read.pop(name) == {TIDE: 5, EBB: 2**40}
     assert all(offsets == {} for offsets in read.values())
 
@@ -288,9 +284,7 @@ def test_a_crash_leaves_the_old_checkpoint_or_the_new_one():
         assert opened(disk).durable_marks in ({TIDE: 5}, {TIDE: 7, EBB: 9})
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"1\n0\n", b"0\n1\ntide x 5\n", b"0\n1\nnonsense\n", b"\xff"]
-)
+@pytest.mark.parametrize("content", [b"", b"1\n0\n", b"0\n1\ntide x 5\n", b"0\n1\nnonsense\n", b"\xff"])
 def test_an_unusable_checkpoint_is_ignored(content, caplog):
     disk = new_disk()
     put(disk, ROOT / DURABLE_MARKS, content)

@@ -184,9 +184,8 @@ def test_an_epoch_is_rebuilt_from_before_the_gap_that_its_first_batch_follows(pe
 
 def open_with_gaps(rig: Rig, *, clean: bool) -> list[tuple[int, int]]:
     state = open_log(
-        rig.disk, DIRECTORY, clean=clean, durable_mark=21, start=0, index_interval_bytes=4096,
-        has_gaps=True,
-    )  # fmt: skip
+        rig.disk, DIRECTORY, clean=clean, durable_mark=21, start=0, index_interval_bytes=4096, has_gaps=True
+    )
     return list(state.epochs)
 
 

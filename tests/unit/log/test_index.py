@@ -44,8 +44,7 @@ def test_a_search_by_offset_begins_before_the_batch_that_holds_it(relative, posi
 
 
 @pytest.mark.parametrize(
-    ("timestamp_ms", "relative"),
-    [(-1, 0), (1000, 0), (1001, 10), (2000, 10), (2001, 20), (9999, 20)],
+    ("timestamp_ms", "relative"), [(-1, 0), (1000, 0), (1001, 10), (2000, 10), (2001, 20), (9999, 20)]
 )
 def test_a_search_by_time_begins_after_records_that_are_all_older(timestamp_ms, relative):
     index = time_index((1000, 10), (2000, 20))
@@ -111,10 +110,7 @@ def test_an_offset_index_that_makes_no_sense_is_refused(damaged):
 
 @pytest.mark.parametrize(
     "damaged",
-    [
-        time_index((10, 100)).encode()[:-1],
-        time_index((20, 1)).encode() + time_index((10, 2)).encode(),
-    ],
+    [time_index((10, 100)).encode()[:-1], time_index((20, 1)).encode() + time_index((10, 2)).encode()],
     ids=["cut off", "falling"],
 )
 def test_a_time_index_that_makes_no_sense_is_refused(damaged):

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.log.logs import DIRECTORY, MIB, Rig, joined, make_batch, new_disk
+from tests.unit.log.logs import DIRECTORY, MIB, Rig, cold_of, joined, make_batch, new_disk
 from tidelog.errors import OffsetOutOfRange, StorageError
 from tidelog.host import read_file
 from tidelog.log.epochs import EpochHistory
-from tidelog.log.log import ColdRead
+from tidelog.log.reading import ColdRead
 from tidelog.log.segment import file_stem
 from tidelog.log.steps import DiskFull, Written
 from tidelog.records import read_header
@@ -206,8 +206,7 @@ def test_evicted_batches_are_read_from_the_files():
     rig.budget.evict()
 
     for number, batch in enumerate(batches):
-        cold = rig.log.read(2 * number, len(batch), rig.log.end)
-        assert isinstance(cold, ColdRead)
+        cold = cold_of(rig.log.read(2 * number, len(batch), rig.log.end))
         assert cold.perform(rig.disk) == batch
 
 
@@ -244,7 +243,7 @@ def test_limits_hold_in_memory_and_on_disk(tail_bytes):
     assert rig.read(4, 1) == batches[2], "at least one batch"
     nothing = rig.log.read(4, 1, rig.log.end, at_least_one=False)
     assert joined(rig.disk, nothing) == b""
-    assert rig.log.read(6, MIB, 6) == ((), 0)
+    assert rig.log.read(6, MIB, 6).size == 0
 
 
 def test_a_batch_that_does_not_fit_is_not_passed_over():
@@ -257,8 +256,7 @@ def test_a_batch_that_does_not_fit_is_not_passed_over():
     read = rig.log.read(0, 200, rig.log.end, at_least_one=False)
 
     assert joined(rig.disk, read) == b""
-    assert isinstance(read, ColdRead)
-    assert read.perform_checked(rig.disk, has_gaps=False) == b""
+    assert cold_of(read).perform_checked(rig.disk, has_gaps=False) == b""
 
 
 def test_an_offset_outside_of_the_log_is_refused():
@@ -267,7 +265,7 @@ def test_an_offset_outside_of_the_log_is_refused():
         rig.store()
     rig.log.advance_start(1)
 
-    assert rig.read(1) and rig.log.read(3, MIB, 3) == ((), 0)
+    assert rig.read(1) and rig.log.read(3, MIB, 3).size == 0
     for offset in (0, 4, -1):
         with pytest.raises(OffsetOutOfRange, match="holds 1 to 3"):
             rig.log.read(offset, MIB, 3)
@@ -297,9 +295,7 @@ def test_a_cold_read_is_not_misled_by_a_wrong_index(content):
 
 
 def cold(rig: Rig, offset: int) -> ColdRead:
-    read = rig.log.read(offset, 1000, rig.log.end)
-    assert isinstance(read, ColdRead)
-    return read
+    return cold_of(rig.log.read(offset, 1000, rig.log.end))
 
 
 def test_what_is_sound_is_read_the_same_with_and_without_a_check():
@@ -347,8 +343,7 @@ def test_no_batch_of_a_checked_read_begins_elsewhere_than_it_did(batch, has_gaps
         position = batch * len(batches[0]) + bit // 8
         rig.disk.flip_bit(first.path(), position, bit % 8)
         for offset in range(second.base):
-            read = rig.log.read(offset, bytes_max, rig.log.end)
-            assert isinstance(read, ColdRead)
+            read = cold_of(rig.log.read(offset, bytes_max, rig.log.end))
             with suppress(StorageError):
                 found = bytes(read.perform_checked(rig.disk, has_gaps=has_gaps))
                 assert found
@@ -383,8 +378,7 @@ def test_a_gap_may_reach_past_what_is_committed():
     file = rig.disk.open(first.path())
     file.truncate(0)  # as if the first of them had been compacted away
     file.write(0, batches[5:])
-    read = rig.log.read(2, 1000, 6)
-    assert isinstance(read, ColdRead)
+    read = cold_of(rig.log.read(2, 1000, 6))
 
     assert read.perform_checked(rig.disk, has_gaps=True) == b""
     with pytest.raises(StorageError):

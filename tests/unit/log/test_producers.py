@@ -21,9 +21,7 @@ LAST = 2**31 - 1
 
 
 def header(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7) -> BatchHeader:
-    return read_header(
-        make_batch(count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
-    )
+    return read_header(make_batch(count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
 
 
 def fold(*batches: BatchHeader) -> ProducerStates:
@@ -139,13 +137,10 @@ def test_batches_of_an_older_epoch_are_not_taken_for_repeats():
 COMMIT = Marker(commits=True, coordinator_epoch=5)
 
 
-def in_transaction(
-    sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7
-) -> BatchHeader:
+def in_transaction(sequence: int, count: int = 1, *, epoch: int = 0, producer: int = 7) -> BatchHeader:
     batch = make_batch(
-        count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence,
-        attributes=TRANSACTIONAL,
-    )  # fmt: skip
+        count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, attributes=TRANSACTIONAL
+    )
     return read_header(batch)
 
 
@@ -365,10 +360,7 @@ def test_requests_are_not_forgotten_as_producers_are():
 def test_a_snapshot_has_kafkas_bytes():
     states = ProducerStates()
     states.note(
-        read_header(
-            make_batch(3, producer_id=5, producer_epoch=2, base_sequence=10, time_ms=0x0102)
-        ),
-        100,
+        read_header(make_batch(3, producer_id=5, producer_epoch=2, base_sequence=10, time_ms=0x0102)), 100
     )
 
     data = states.encode()
@@ -420,8 +412,7 @@ def test_transactions_read_back_from_a_snapshot():
 
 
 BATCHES = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, LAST), st.integers(1, 5)),
-    max_size=30,
+    st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, LAST), st.integers(1, 5)), max_size=30
 )
 
 
@@ -467,9 +458,7 @@ def test_a_damaged_snapshot_is_never_believed():
 
 def test_a_log_that_begins_later_knows_what_one_that_holds_all_does():
     """Batches of 0..2, 3..4, 5..5 and 6..9; whoever wrote from the start on is known from there."""
-    batches = [
-        header(0, 3), header(0, 2, producer=8), header(3, 1), header(2, 4, producer=8),
-    ]  # fmt: skip
+    batches = [header(0, 3), header(0, 2, producer=8), header(3, 1), header(2, 4, producer=8)]
     states = fold(*batches)
     for start in (0, 3, 5, 6, 10):
         found = ProducerStates.decode(states.encode_before(start, 10_000, {}))
@@ -494,9 +483,7 @@ def test_a_transaction_is_open_for_a_later_log_if_it_began_before():
     later = make_batch(producer_id=7, producer_epoch=0, base_sequence=1, attributes=TRANSACTIONAL)
     states = fold(header(0), read_header(batch), read_header(later))
 
-    before, after = (
-        ProducerStates.decode(states.encode_before(start, 10_000, {})) for start in (1, 2)
-    )
+    before, after = (ProducerStates.decode(states.encode_before(start, 10_000, {})) for start in (1, 2))
 
     assert (before.first_open(), after.first_open()) == (NO_OFFSET, 1)
 

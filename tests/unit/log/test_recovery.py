@@ -26,8 +26,14 @@ def filled(*, count: int = 9, per_segment: int = 3, seed: int = 0, **config: Any
     size = len(make_batch(2))
     rig = Rig(new_disk(seed), segment_bytes=per_segment * size, **config)
     for number in range(count):
-        rig.store(2, epoch=number // 4, producer_id=number % 2, producer_epoch=0,
-                  base_sequence=2 * (number // 2), time_ms=1000 + number)  # fmt: skip
+        rig.store(
+            2,
+            epoch=number // 4,
+            producer_id=number % 2,
+            producer_epoch=0,
+            base_sequence=2 * (number // 2),
+            time_ms=1000 + number,
+        )
     return rig
 
 
@@ -425,9 +431,14 @@ def with_gaps(*offsets: int) -> Rig:
 
 def reopened_with_gaps(rig: Rig, *, durable_mark: int = 0) -> Rig:
     state = open_log(
-        rig.disk, DIRECTORY, clean=False, durable_mark=durable_mark, start=0,
-        index_interval_bytes=4096, has_gaps=True,
-    )  # fmt: skip
+        rig.disk,
+        DIRECTORY,
+        clean=False,
+        durable_mark=durable_mark,
+        start=0,
+        index_interval_bytes=4096,
+        has_gaps=True,
+    )
     return Rig(rig.disk, state=state)
 
 
@@ -649,9 +660,7 @@ def test_the_snapshot_of_a_tail_that_was_cut_does_not_come_back():
         rig = filled(count=4, per_segment=100, seed=seed)
         later = ProducerStates()
         later.note(read_header(make_batch(producer_id=99, producer_epoch=0, base_sequence=0)), 9)
-        rig.disk.open(DIRECTORY / (file_stem(10) + ".snapshot"), create=True).write(
-            0, [later.encode()]
-        )
+        rig.disk.open(DIRECTORY / (file_stem(10) + ".snapshot"), create=True).write(0, [later.encode()])
         rig.disk.sync_everything(DIRECTORY)
 
         found = rig.reopened(durable_mark=8)
@@ -765,10 +774,14 @@ def test_a_power_loss_at_any_moment_keeps_what_was_synced_and_invents_nothing(se
             if doing == 3:
                 appended.append(
                     rig.append(
-                        chosen.randint(1, 3), size=chosen.choice((0, 100)), producer_id=1,
-                        producer_epoch=0, base_sequence=rig.log.end, epoch=len(appended) // 3,
+                        chosen.randint(1, 3),
+                        size=chosen.choice((0, 100)),
+                        producer_id=1,
+                        producer_epoch=0,
+                        base_sequence=rig.log.end,
+                        epoch=len(appended) // 3,
                     )
-                )  # fmt: skip
+                )
             else:
                 actions[doing]()
     except SimulatedCrash:

@@ -30,9 +30,7 @@ def test_without_limits_nothing_goes():
     assert start_of(filled().log) == 0
 
 
-@pytest.mark.parametrize(
-    ("now_ms", "start"), [(5000, 0), (5001, 4), (6000, 4), (6001, 8), (8001, 16)]
-)
+@pytest.mark.parametrize(("now_ms", "start"), [(5000, 0), (5001, 4), (6000, 4), (6001, 8), (8001, 16)])
 def test_segments_go_when_their_newest_record_is_too_old(now_ms, start):
     assert start_of(filled().log, retention_ms=5000, now_ms=now_ms) == start
 
@@ -49,16 +47,13 @@ def test_a_young_segment_keeps_all_that_follow():
 
 
 @pytest.mark.parametrize(
-    ("limit", "start"),
-    [(20 * SIZE, 0), (9 * SIZE, 0), (8 * SIZE, 4), (7 * SIZE, 4), (2 * SIZE, 16), (0, 16)],
+    ("limit", "start"), [(20 * SIZE, 0), (9 * SIZE, 0), (8 * SIZE, 4), (7 * SIZE, 4), (2 * SIZE, 16), (0, 16)]
 )
 def test_segments_go_while_what_follows_them_is_still_large_enough(limit, start):
     assert start_of(filled().log, retention_bytes=limit) == start
 
 
-@pytest.mark.parametrize(
-    ("limit", "start"), [(100, 0), (17, 0), (16, 4), (13, 4), (12, 8), (4, 16), (0, 16)]
-)
+@pytest.mark.parametrize(("limit", "start"), [(100, 0), (17, 0), (16, 4), (13, 4), (12, 8), (4, 16), (0, 16)])
 def test_segments_go_while_enough_records_follow_them(limit, start):
     assert start_of(filled().log, retention_records=limit) == start
 

@@ -6,9 +6,8 @@ Every single bit of each file is flipped, one at a time.
 import pytest
 
 from tests.support.compaction import NOW_MS, CompactedLog, compacted, new_log, record
-from tests.unit.log.logs import DIRECTORY, Rig
+from tests.unit.log.logs import DIRECTORY, Rig, cold_of
 from tidelog.host import Path, read_file
-from tidelog.log.log import ColdRead
 from tidelog.log.retention import load_ages
 from tidelog.log.search import Found, TimeSearch
 from tidelog.model import NO_TIMESTAMP
@@ -33,8 +32,7 @@ def bits(log: CompactedLog, path: Path) -> range:
 def read_everywhere(log: CompactedLog) -> list[bytes]:
     found = []
     for offset in range(log.log.end):
-        read = log.log.read(offset, 1, log.log.end)
-        assert isinstance(read, ColdRead)
+        read = cold_of(log.log.read(offset, 1, log.log.end))
         found.append(bytes(read.perform_checked(log.disk, has_gaps=True)))
     return found
 

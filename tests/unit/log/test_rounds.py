@@ -26,12 +26,7 @@ class Owner:
     """A member that notes what it is told."""
 
     def __init__(
-        self,
-        rig: Rig,
-        *,
-        syncs: bool = True,
-        awaits_written: bool = False,
-        catches_up: bool = False,
+        self, rig: Rig, *, syncs: bool = True, awaits_written: bool = False, catches_up: bool = False
     ) -> None:
         self.rig = rig
         self.catches_up = catches_up
@@ -60,9 +55,12 @@ class Bench:
         self.hands = Hands()
         self.fatal: list[BaseException] = []
         host = Host(
-            clock=SimulatedClock(), disk=self.disk, offload=self.hands,
-            network=RefusingNetwork(), random=None,  # type: ignore[arg-type]
-        )  # fmt: skip
+            clock=SimulatedClock(),
+            disk=self.disk,
+            offload=self.hands,
+            network=RefusingNetwork(),
+            random=None,  # type: ignore[arg-type]
+        )
         self.rounds = Rounds(host, ROOT, self.fatal.append)
 
     def owner(self, name: str = "tide-0", **options: Any) -> Owner:
@@ -118,10 +116,7 @@ def test_what_comes_during_a_round_goes_together_in_the_next():
         await bench.hands.work_off()
 
         assert bench.rounds.write_rounds == 2
-        assert [told for told in owner.told if told[0] == "synced"] == [
-            ("synced", 1),
-            ("synced", 51),
-        ]
+        assert [told for told in owner.told if told[0] == "synced"] == [("synced", 1), ("synced", 51)]
 
     run(main)
 
@@ -244,9 +239,8 @@ def test_the_name_of_a_file_that_was_left_unsynced_is_durable_with_its_first_syn
         bench.disk.crash()
 
         found = open_log(
-            bench.disk, owner.log.directory, clean=False, durable_mark=0, start=0,
-            index_interval_bytes=4096,
-        )  # fmt: skip
+            bench.disk, owner.log.directory, clean=False, durable_mark=0, start=0, index_interval_bytes=4096
+        )
         assert found.end == 2
 
     run(main)
@@ -265,9 +259,13 @@ def test_nobody_is_told_of_a_sync_before_the_bytes_are_durable():
             bench.disk.crash()
 
             state = open_log(
-                bench.disk, owner.log.directory, clean=False, durable_mark=0, start=0,
+                bench.disk,
+                owner.log.directory,
+                clean=False,
+                durable_mark=0,
+                start=0,
                 index_interval_bytes=4096,
-            )  # fmt: skip
+            )
             assert state.end == end == 2
 
     run(main)

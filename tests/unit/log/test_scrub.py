@@ -4,10 +4,9 @@ import errno
 
 import pytest
 
-from tests.unit.log.logs import Rig
+from tests.unit.log.logs import Rig, cold_of
 from tidelog.host import read_file, replace_file
 from tidelog.log.index import OFFSET_ENTRY
-from tidelog.log.log import ColdRead
 from tidelog.log.scrub import GAP, SLICE_BYTES, Fit, SegmentScrub
 from tidelog.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 
@@ -25,10 +24,13 @@ def a_sealed_log(*sizes: int, epochs: tuple[int, ...] = (0, 1, 1, 3)) -> Rig:
 def scrub_of(rig: Rig, **settings: bool) -> SegmentScrub:
     log = rig.log
     return SegmentScrub(
-        log.segments[0], log.segments[1].base, start=log.start, epochs=log.epochs,
+        log.segments[0],
+        log.segments[1].base,
+        start=log.start,
+        epochs=log.epochs,
         has_gaps=settings.get("has_gaps", False),
         checks_epochs=settings.get("checks_epochs", True),
-    )  # fmt: skip
+    )
 
 
 def content(rig: Rig) -> bytes:
@@ -276,9 +278,7 @@ def test_a_first_batch_whose_offset_has_rotted_to_less_is_found_and_mended(count
         rig.log.advance_start(segment.base)
     whole = read_file(rig.disk, segment.path())
     rig.disk.flip_bit(segment.path(), OFFSET_AT, 0)
-    scrub = SegmentScrub(
-        segment, following.base, start=rig.log.start, epochs=rig.log.epochs, has_gaps=False
-    )
+    scrub = SegmentScrub(segment, following.base, start=rig.log.start, epochs=rig.log.epochs, has_gaps=False)
 
     scrub.seek(rig.disk)
 
@@ -402,9 +402,13 @@ def an_indexed_log() -> Rig:
 def scrub_indexes(rig: Rig) -> SegmentScrub:
     log = rig.log
     scrub = SegmentScrub(
-        log.segments[0], log.segments[1].base, start=0, epochs=log.epochs, has_gaps=False,
+        log.segments[0],
+        log.segments[1].base,
+        start=0,
+        epochs=log.epochs,
+        has_gaps=False,
         index_interval_bytes=100,
-    )  # fmt: skip
+    )
     scrub.seek(rig.disk)
     assert scrub.is_done
     return scrub
@@ -463,8 +467,7 @@ def test_an_index_that_would_mislead_readers_is_made_again():
     file = rig.disk.open(path)
     relative, position = OFFSET_ENTRY.unpack(file.read(2 * OFFSET_ENTRY.size, OFFSET_ENTRY.size))
     file.write(OFFSET_ENTRY.size, [OFFSET_ENTRY.pack(relative - 2, position)])
-    read = rig.log.read(relative - 1, 1, rig.log.end)
-    assert isinstance(read, ColdRead)
+    read = cold_of(rig.log.read(relative - 1, 1, rig.log.end))
     assert read.perform_checked(rig.disk, has_gaps=False) == rig.read_all()[relative - 1]
 
     scrub_indexes(rig).write_indexes(rig.disk)

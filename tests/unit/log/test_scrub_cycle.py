@@ -1,12 +1,7 @@
 from tidelog.log.scrub_cycle import RECENT_MAX, ScrubCycle, ScrubState
 from tidelog.model import TopicPartition
 
-NAMES = [
-    TopicPartition("a", 0),
-    TopicPartition("a", 2),
-    TopicPartition("a", 10),
-    TopicPartition("b", 0),
-]
+NAMES = [TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("a", 10), TopicPartition("b", 0)]
 INTERVAL_MS = 1000
 
 

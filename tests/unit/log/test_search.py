@@ -27,9 +27,7 @@ def append(rig: Rig, *times: int, epoch: int = 0, codec: Codec = Codec.NONE) -> 
 
 
 def first_since(rig: Rig, time_ms: int, limit: int | None = None) -> Found | None:
-    return TimeSearch.over(rig.log, rig.log.end if limit is None else limit).first_since(
-        rig.disk, time_ms
-    )
+    return TimeSearch.over(rig.log, rig.log.end if limit is None else limit).first_since(rig.disk, time_ms)
 
 
 def newest(rig: Rig, limit: int | None = None) -> Found | None:
@@ -123,9 +121,15 @@ def test_a_segment_deleted_during_the_search_is_passed_over():
 def put(rig: Rig, payload: bytes, *, base_ms: int, max_ms: int, codec: Codec = Codec.NONE) -> None:
     """One batch of one record that a producer has made up, stored."""
     batch = seal_batch(
-        payload, count=1, attributes=codec, base_timestamp=base_ms, max_timestamp=max_ms,
-        producer_id=-1, producer_epoch=-1, base_sequence=-1,
-    )  # fmt: skip
+        payload,
+        count=1,
+        attributes=codec,
+        base_timestamp=base_ms,
+        max_timestamp=max_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+    )
     check_batch(batch)  # as a broker asks of every producer
     stamp(batch, rig.log.end, 0)
     rig.log.append(bytes(batch), read_header(batch), rig.log.end, 0)

@@ -63,11 +63,14 @@ def test_searches_find_the_same_in_memory_and_in_files(sealed):
 
     # Every batch but the first has an entry, by its last offset; the one before it is found.
     assert [segment.position_before(rig.disk, offset) for offset in (0, 2, 3, 10, 19, 99)] == [
-        0, 0, 0, 3 * size, 8 * size, 8 * size,
-    ]  # fmt: skip
-    assert [segment.offset_before(rig.disk, t) for t in (0, 1010, 1011, 1090, 5000)] == [
-        0, 0, 3, 17, 19,
-    ]  # fmt: skip
+        0,
+        0,
+        0,
+        3 * size,
+        8 * size,
+        8 * size,
+    ]
+    assert [segment.offset_before(rig.disk, t) for t in (0, 1010, 1011, 1090, 5000)] == [0, 0, 3, 17, 19]
 
 
 def test_an_index_that_points_past_the_segment_is_not_followed():
@@ -131,9 +134,7 @@ def test_only_whole_batches_are_read(cache_miss):
     end, size = file.size(), len(batches[0])
 
     def read(position: int, bytes_max: int, first: int = 0, limit: int | None = None) -> bytes:
-        return bytes(
-            read_batches(file, position, end, bytes_max=bytes_max, first_bytes=first, limit=limit)
-        )
+        return bytes(read_batches(file, position, end, bytes_max=bytes_max, first_bytes=first, limit=limit))
 
     assert read(0, MIB) == b"".join(batches)
     assert read(size, 3 * size - 1) == batches[1] + batches[2]

@@ -75,9 +75,7 @@ def test_what_does_not_fit_is_undone_and_nothing_after_it_is_tried(code):
     perform(disk, [Create(segment), Write(segment, 0, [b"kept"], 1)], 0)
     disk.fail_writes(code, times=1)
 
-    outcome = perform(
-        disk, [Write(segment, 4, [b"lost"], 2), Write(segment, 8, [b"never tried"], 3)], 1
-    )
+    outcome = perform(disk, [Write(segment, 4, [b"lost"], 2), Write(segment, 8, [b"never tried"], 3)], 1)
 
     assert isinstance(outcome, DiskFull)
     assert (outcome.end, outcome.error.errno) == (1, code)

@@ -40,19 +40,18 @@ class TransactionRig(Rig):
     def begin(self, producer: ProducerId, count: int = 1, *, epoch: int = 0) -> Offset:
         """Append a transactional batch; its first offset."""
         self.append(
-            count, producer_id=producer, producer_epoch=epoch, base_sequence=0,
-            attributes=TRANSACTIONAL,
-        )  # fmt: skip
+            count, producer_id=producer, producer_epoch=epoch, base_sequence=0, attributes=TRANSACTIONAL
+        )
         return self.log.end - count
 
-    def end(
-        self, producer: ProducerId, *, commits: bool, epoch: int = 0, coordinator: int = 0
-    ) -> Offset:
+    def end(self, producer: ProducerId, *, commits: bool, epoch: int = 0, coordinator: int = 0) -> Offset:
         """Append a marker; its offset."""
         batch = encode_marker(
-            Marker(commits=commits, coordinator_epoch=coordinator), producer_id=producer,
-            producer_epoch=epoch, now_ms=1000,
-        )  # fmt: skip
+            Marker(commits=commits, coordinator_epoch=coordinator),
+            producer_id=producer,
+            producer_epoch=epoch,
+            now_ms=1000,
+        )
         self.append_batch(batch)
         return self.log.end - 1
 
@@ -260,15 +259,19 @@ def test_a_marker_without_a_transaction_changes_nothing_but_its_producer():
     [
         encode_batch([Record(key=b"\0\0\0\x02", value=b"\0" * 8)], attributes=CONTROL),
         encode_batch(
-            [Record(key=b"\0\0\0\x05", value=b"\0" * 8)], attributes=CONTROL | TRANSACTIONAL,
-            producer_id=1, producer_epoch=0,
+            [Record(key=b"\0\0\0\x05", value=b"\0" * 8)],
+            attributes=CONTROL | TRANSACTIONAL,
+            producer_id=1,
+            producer_epoch=0,
         ),
         encode_batch(
-            [Record(key=b"\0", value=None)], attributes=CONTROL | TRANSACTIONAL,
-            producer_id=1, producer_epoch=0,
+            [Record(key=b"\0", value=None)],
+            attributes=CONTROL | TRANSACTIONAL,
+            producer_id=1,
+            producer_epoch=0,
         ),
     ],
-)  # fmt: skip
+)
 def test_other_control_batches_pass_without_effect(batch):
     rig = new_rig()
     first = rig.begin(1)
@@ -346,8 +349,7 @@ def damaged_by_a_wild_offset(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [None, damaged_by_cutting, damaged_by_another_version, damaged_by_a_wild_offset],
+    "damage", [None, damaged_by_cutting, damaged_by_another_version, damaged_by_a_wild_offset]
 )
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -514,9 +516,17 @@ class Model:
 
 
 WEIGHTS = {
-    "write": 30, "mark": 25, "plain": 5, "commit": 15, "roll": 6, "stop": 5, "crash": 5, "cut": 3,
-    "delete": 2, "lose": 4,
-}  # fmt: skip
+    "write": 30,
+    "mark": 25,
+    "plain": 5,
+    "commit": 15,
+    "roll": 6,
+    "stop": 5,
+    "crash": 5,
+    "cut": 3,
+    "delete": 2,
+    "lose": 4,
+}
 
 
 class World:
@@ -543,10 +553,13 @@ class World:
         epoch = self.model.epochs.get(producer, 0)
         self._take(
             make_batch(
-                self._between(1, 3), producer_id=producer, producer_epoch=epoch, base_sequence=7,
+                self._between(1, 3),
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=7,
                 attributes=TRANSACTIONAL,
             )
-        )  # fmt: skip
+        )
 
     def _plain(self) -> None:
         count = self._between(1, 3)
@@ -558,10 +571,9 @@ class World:
         marker = Marker(commits=self._between(0, 1) == 1, coordinator_epoch=3)
         self._take(
             encode_marker(
-                marker, producer_id=producer,
-                producer_epoch=self.model.epochs[producer], now_ms=2000,
+                marker, producer_id=producer, producer_epoch=self.model.epochs[producer], now_ms=2000
             )
-        )  # fmt: skip
+        )
 
     def _roll(self) -> None:
         self.rig.roll()

@@ -182,9 +182,8 @@ def test_a_swap_that_was_decided_brings_nothing_back_that_was_cut(end):
     cut_end(log.disk, COMPACTED, end, EpochHistory())
 
     state = open_log(
-        log.disk, COMPACTED, clean=False, durable_mark=0, start=0, index_interval_bytes=200,
-        has_gaps=True,
-    )  # fmt: skip
+        log.disk, COMPACTED, clean=False, durable_mark=0, start=0, index_interval_bytes=200, has_gaps=True
+    )
     batches = [
         header.base_offset
         for segment in state.segments

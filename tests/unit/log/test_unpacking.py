@@ -7,15 +7,7 @@ import pytest
 from tests.support.compaction import broken, record
 from tidelog.errors import CorruptMessage, InvalidRecord
 from tidelog.host import Bytes
-from tidelog.log.unpacking import (
-    FAULTS_MAX,
-    empty,
-    find_bounds,
-    rebuild,
-    require_keys,
-    split_records,
-    unpack,
-)
+from tidelog.log.unpacking import FAULTS_MAX, empty, find_bounds, rebuild, require_keys, split_records, unpack
 from tidelog.records import (
     HEADER_BYTES,
     BatchHeader,
@@ -122,8 +114,9 @@ def test_rebuilt_batch_has_the_newest_time_of_what_is_left(codec, size):
 
     assert check_header(header, rebuilt)
     assert [(r.offset, r.key, r.timestamp_ms) for r in decode_batch(rebuilt)] == [
-        (40, b"a", 7000), (42, b"c", 7020),
-    ]  # fmt: skip
+        (40, b"a", 7000),
+        (42, b"c", 7020),
+    ]
     assert header.max_timestamp == 7020
     assert header.last_offset == 42
 

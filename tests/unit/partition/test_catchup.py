@@ -144,9 +144,7 @@ def test_what_begins_anew_says_so():
 def test_only_so_many_run_and_the_others_wait_in_order():
     found = make(places=2)
     a, b, c, d = (ask(found, number) for number in range(4))
-    assert [one.state for one in (a, b, c, d)] == [
-        State.RUNNING, State.RUNNING, State.WAITING, State.WAITING,
-    ]  # fmt: skip
+    assert [one.state for one in (a, b, c, d)] == [State.RUNNING, State.RUNNING, State.WAITING, State.WAITING]
     assert "catchup.concurrent.max" in c.why
     assert found.wait_seconds(c.key, 0) is None
 
@@ -356,10 +354,7 @@ def test_the_pace_is_faster_than_what_is_written_meanwhile():
     assert not pace.is_raised
 
 
-@given(
-    limit=st.integers(1, 10**6),
-    chunks=st.lists(st.integers(1, 10**6), min_size=1, max_size=50),
-)
+@given(limit=st.integers(1, 10**6), chunks=st.lists(st.integers(1, 10**6), min_size=1, max_size=50))
 def test_over_time_no_more_is_sent_than_the_pace_allows(limit, chunks):
     pace, now, sent = Pace(limit), 0.0, 0
     for chunk in chunks:
@@ -373,8 +368,7 @@ def test_over_time_no_more_is_sent_than_the_pace_allows(limit, chunks):
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["ask", "near", "leave", "finish", "abort", "look", "move"]),
-            st.integers(0, 5),
+            st.sampled_from(["ask", "near", "leave", "finish", "abort", "look", "move"]), st.integers(0, 5)
         ),
         max_size=80,
     )

@@ -71,17 +71,26 @@ class Stage:
         self.hands = Hands()
         self.fatal: list[BaseException] = []
         host = Host(
-            clock=self.clock, disk=self.disk, offload=self.hands, network=RefusingNetwork(),
+            clock=self.clock,
+            disk=self.disk,
+            offload=self.hands,
+            network=RefusingNetwork(),
             random=random.Random(seed),
-        )  # fmt: skip
+        )
         state = open_log(
             self.disk, DIRECTORY, clean=False, durable_mark=0, start=0, index_interval_bytes=4096
         )
         self.partition = Partition(
-            name=TopicPartition("tide", 0), topic_id=UUID(int=7), me=1,
-            config=TopicConfig(**config), path=DIRECTORY, state=state, host=host,
-            rounds=Rounds(host, DIRECTORY.parent, self.fatal.append), budget=TailBudget(10**6),
-        )  # fmt: skip
+            name=TopicPartition("tide", 0),
+            topic_id=UUID(int=7),
+            me=1,
+            config=TopicConfig(**config),
+            path=DIRECTORY,
+            state=state,
+            host=host,
+            rounds=Rounds(host, DIRECTORY.parent, self.fatal.append),
+            budget=TailBudget(10**6),
+        )
         if in_sync:
             self.partition.lead(epoch, frozenset(in_sync))
 
@@ -92,9 +101,7 @@ class Stage:
         self, batch: bytearray | None = None, *, acks: int = ALL, producer: Producer | None = None
     ) -> tuple[int, int, bool]:
         batch = self.batch() if batch is None else batch
-        return self.partition.append(
-            batch, acks=acks, waiter=producer or Producer(), pins_bytes=len(batch)
-        )
+        return self.partition.append(batch, acks=acks, waiter=producer or Producer(), pins_bytes=len(batch))
 
     def read(self, offset: int = 0) -> bytes:
         log = self.partition.log
@@ -311,9 +318,7 @@ def test_control_batches_are_refused():
 def test_a_batch_of_a_transaction_is_taken_only_with_its_id():
     refuses(
         InvalidTransactionState,
-        lambda stage: stage.batch(
-            attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0
-        ),
+        lambda stage: stage.batch(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
     )
 
 
@@ -392,9 +397,7 @@ def test_a_producer_cannot_say_what_only_brokers_know(attribute, error, type):
     run(main)
 
 
-@pytest.mark.parametrize(
-    ("ahead_ms", "taken"), [(1000, True), (1001, False), (-500, True), (-501, False)]
-)
+@pytest.mark.parametrize(("ahead_ms", "taken"), [(1000, True), (1001, False), (-500, True), (-501, False)])
 def test_times_too_far_from_the_brokers_clock_are_refused(ahead_ms, taken):
     async def main() -> None:
         stage = Stage(message_timestamp_after_max_ms=1000, message_timestamp_before_max_ms=500)
@@ -412,9 +415,10 @@ def test_times_too_far_from_the_brokers_clock_are_refused(ahead_ms, taken):
 def test_the_brokers_own_time_is_never_too_far():
     async def main() -> None:
         stage = Stage(
-            message_timestamp_type="LogAppendTime", message_timestamp_after_max_ms=0,
+            message_timestamp_type="LogAppendTime",
+            message_timestamp_after_max_ms=0,
             message_timestamp_before_max_ms=0,
-        )  # fmt: skip
+        )
         stage.append(stage.batch(time_ms=5))
 
     run(main)

@@ -157,9 +157,7 @@ LEADER = EpochHistory([(1, 10), (3, 15), (6, 20)])
         (12, 2, (1, 15)),
     ],
 )
-def test_a_log_agrees_if_it_ends_within_what_the_leader_has_of_its_last_epoch(
-    offset, last_epoch, answer
-):
+def test_a_log_agrees_if_it_ends_within_what_the_leader_has_of_its_last_epoch(offset, last_epoch, answer):
     assert disagreement(LEADER, 25, offset, last_epoch) == answer
 
 
@@ -185,8 +183,7 @@ def test_nothing_agrees_with_an_empty_leader_but_emptiness():
 Record = tuple[int, int]
 """Its epoch, and what makes it another one than every other."""
 HISTORIES = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 4)),
-    max_size=14,
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 4)), max_size=14
 )
 
 

@@ -13,9 +13,8 @@ LIVES = {1: 11, 2: 12, 3: 13}
 
 def leader_of(*in_sync, log_end=0, held=0, high_watermark=0, **more):
     return Leader(
-        me=1, epoch=4, log_end=log_end, held=held, high_watermark=high_watermark, in_sync=in_sync,
-        **more,
-    )  # fmt: skip
+        me=1, epoch=4, log_end=log_end, held=held, high_watermark=high_watermark, in_sync=in_sync, **more
+    )
 
 
 def join(leader, node, *, end, at=0.0):
@@ -158,9 +157,7 @@ def test_a_retry_of_something_in_flight_is_released_with_it():
 
 @given(
     acks=st.sampled_from([1, -1]),
-    events=st.lists(
-        st.tuples(st.sampled_from(["wait", "reach", "expire"]), st.integers(1, 30)), max_size=40
-    ),
+    events=st.lists(st.tuples(st.sampled_from(["wait", "reach", "expire"]), st.integers(1, 30)), max_size=40),
 )
 def test_each_waiter_is_released_once_and_never_early(acks, events):
     leader = leader_of(1)
@@ -801,9 +798,7 @@ class Ledger:
 
 
 def test_who_catches_up_may_join_as_soon_as_it_says_that_it_holds_all():
-    leader = Leader(
-        me=1, epoch=4, log_end=100, held=100, high_watermark=100, in_sync=[1], replicas=[1, 2]
-    )
+    leader = Leader(me=1, epoch=4, log_end=100, held=100, high_watermark=100, in_sync=[1], replicas=[1, 2])
     leader.fetched(2, 7, 0, 100, now=50.0)
     leader.holds(2, 40, 7, log_end=100, now=60.0)
     leader.fetched(2, 7, 100, 100, now=70.0)

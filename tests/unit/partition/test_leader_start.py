@@ -11,9 +11,15 @@ LIFE = {1: 11, 2: 12, 3: 13}
 def leader_of(*in_sync: int, end: int = 10, watermark: int = 10, **more: Any) -> Leader:
     """Node 1 leads, and the others have fetched up to the end."""
     leader = Leader(
-        me=1, epoch=3, log_end=end, held=end, high_watermark=watermark, in_sync=in_sync,
-        replicas=(1, 2, 3), **more,
-    )  # fmt: skip
+        me=1,
+        epoch=3,
+        log_end=end,
+        held=end,
+        high_watermark=watermark,
+        in_sync=in_sync,
+        replicas=(1, 2, 3),
+        **more,
+    )
     for node in (2, 3):
         leader.fetched(node, LIFE[node], end, end, 0.0)
         leader.holds(node, end, LIFE[node])
@@ -145,9 +151,7 @@ def test_a_start_is_never_past_the_watermark():
     leader.followers[2].held = 4
     assert leader.high_watermark == 10
 
-    behind = Leader(
-        me=1, epoch=3, log_end=10, held=10, high_watermark=4, in_sync=(1, 2), promised=7
-    )
+    behind = Leader(me=1, epoch=3, log_end=10, held=10, high_watermark=4, in_sync=(1, 2), promised=7)
     behind.fetched(2, LIFE[2], 10, 10, 0.0)
     behind.promises(2, 7, LIFE[2])
     assert behind.start_agreed == 4

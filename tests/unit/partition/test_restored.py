@@ -4,14 +4,7 @@ from tidelog.backup.batches import fillers, restorable
 from tidelog.errors import CorruptMessage, InvalidRecord, OffsetOutOfRange
 from tidelog.model import ONCE_PRODUCER_MIN
 from tidelog.partition.restored import check_restored
-from tidelog.records import (
-    CONTROL,
-    TRANSACTIONAL,
-    Record,
-    encode_batch,
-    iterate_batches,
-    read_header,
-)
+from tidelog.records import CONTROL, TRANSACTIONAL, Record, encode_batch, iterate_batches, read_header
 
 
 def batch(base, count=2, **options):
@@ -35,10 +28,7 @@ def test_a_batch_without_records_stands_for_offsets_that_the_backup_does_not_hav
     found = check(filler, batch(100))
 
     assert not rest
-    assert [(h.base_offset, h.last_offset, h.record_count) for h, _ in found] == [
-        (5, 99, 0),
-        (100, 101, 2),
-    ]
+    assert [(h.base_offset, h.last_offset, h.record_count) for h, _ in found] == [(5, 99, 0), (100, 101, 2)]
 
 
 @pytest.mark.parametrize("base", [0, 4, 6])
@@ -111,6 +101,4 @@ def test_nothing_is_no_batch():
 def test_what_was_checked_are_the_very_batches():
     data = batch(5) + batch(7)
 
-    assert [bytes(one) for _, one in check(data)] == [
-        bytes(one) for _, one in iterate_batches(data)
-    ]
+    assert [bytes(one) for _, one in check(data)] == [bytes(one) for _, one in iterate_batches(data)]

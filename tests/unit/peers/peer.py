@@ -38,10 +38,12 @@ class Peer:
         self.keeps_quiet = False
         self.data: Sequence[Bytes] | None = None  # goes beside its answers
         self.listener = PeerListener(
-            HOST, me=lambda: Welcome(cluster=cluster, node=node, directory="there"),
-            messages=msgspec.msgpack.Decoder(Ping), receive=self._receive,
+            HOST,
+            me=lambda: Welcome(cluster=cluster, node=node, directory="there"),
+            messages=msgspec.msgpack.Decoder(Ping),
+            receive=self._receive,
             on_gone=self.gone.append,
-        )  # fmt: skip
+        )
         self.endpoint = HERE
 
     async def start(self) -> "Peer":
@@ -63,17 +65,23 @@ class Peer:
 
 
 def link_to(
-    peer: Peer, *, node: NodeId = 1, wanted: NodeId = 2, cluster: str | None = "ours",
-    down: list[NodeId] | None = None, protocol: int = PROTOCOL, host: Host = HOST,
-) -> Link:  # fmt: skip
+    peer: Peer,
+    *,
+    node: NodeId = 1,
+    wanted: NodeId = 2,
+    cluster: str | None = "ours",
+    down: list[NodeId] | None = None,
+    protocol: int = PROTOCOL,
+    host: Host = HOST,
+) -> Link:
     return Link(
-        host, wanted,
-        hello=lambda: Hello(
-            cluster=cluster, node=node, directory="here", wanted=wanted, protocol=protocol
-        ),
-        where=lambda: (peer.endpoint,), on_welcome=lambda welcome: None,
+        host,
+        wanted,
+        hello=lambda: Hello(cluster=cluster, node=node, directory="here", wanted=wanted, protocol=protocol),
+        where=lambda: (peer.endpoint,),
+        on_welcome=lambda welcome: None,
         on_down=(down if down is not None else []).append,
-    )  # fmt: skip
+    )
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:

@@ -144,8 +144,7 @@ def test_frames_that_come_byte_by_byte_are_put_together():
         stream = stream_on(Pipe())
         data, plain = stream.ask_data(Ping(), PONGS), stream.ask(Ping(), PONGS)
         content = b"".join(
-            encode_data_frame(0, Pong(text="data"), [b"xyz"])
-            + encode_frame(ANSWER, 1, Pong(text="plain"))
+            encode_data_frame(0, Pong(text="data"), [b"xyz"]) + encode_frame(ANSWER, 1, Pong(text="plain"))
         )
 
         feed(stream, content, at_once_max=1)

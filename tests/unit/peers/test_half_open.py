@@ -44,9 +44,7 @@ def test_a_peer_that_closed_its_half_is_given_up_with_bytes_unsent():
     async def story() -> None:
         peer = await Deaf().start()
         link = link_to(peer)  # type: ignore[arg-type]
-        asking = asyncio.ensure_future(
-            link.ask(Ping(text=MORE_THAN_KERNELS_HOLD), Pong, seconds_max=3600)
-        )
+        asking = asyncio.ensure_future(link.ask(Ping(text=MORE_THAN_KERNELS_HOLD), Pong, seconds_max=3600))
         while not link.is_connected:
             await asyncio.sleep(0.001)
 

@@ -25,10 +25,11 @@ class Member:
         self.notes: list[tuple[NodeId, str]] = []
         self._places = places
         self.hub = Hub(
-            HOST, me=lambda: Welcome(cluster="ours", node=node, directory=str(node)),
+            HOST,
+            me=lambda: Welcome(cluster="ours", node=node, directory=str(node)),
             where=lambda other: [places[other]] if other in places else [],
             handlers={Ping: self._receive},
-        )  # fmt: skip
+        )
 
     async def start(self) -> "Member":
         self._places[self.node] = await self.hub.listen(HERE)

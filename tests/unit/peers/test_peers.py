@@ -19,9 +19,7 @@ def test_a_request_is_answered_and_many_share_one_connection():
         link = link_to(peer)
 
         texts = [str(number) for number in range(200)]
-        answers = await asyncio.gather(
-            *(link.ask(Ping(text=text), Pong, seconds_max=5) for text in texts)
-        )
+        answers = await asyncio.gather(*(link.ask(Ping(text=text), Pong, seconds_max=5) for text in texts))
 
         assert [answer.text for answer in answers] == texts
         assert len(peer.listener._streams) == 1

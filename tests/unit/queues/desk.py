@@ -70,8 +70,7 @@ class Desk:
         for effect in effects:
             if isinstance(effect, Append):
                 placed = [
-                    replace(record, offset=self.end + delta)
-                    for delta, record in enumerate(effect.records)
+                    replace(record, offset=self.end + delta) for delta, record in enumerate(effect.records)
                 ]
                 self.shard.appended(effect.write, self.end)
                 self.end += len(placed)
@@ -135,43 +134,61 @@ class Desk:
 
     def declare(self, name: str = "q", *, key: str | None = None, **settings: Any) -> Any:
         return self.ask(
-            Declare(reply=self._token(), request=request(key), name=name,
-                    settings=Settings(**settings))
-        )  # fmt: skip
+            Declare(reply=self._token(), request=request(key), name=name, settings=Settings(**settings))
+        )
 
     def drop(self, name: str = "q", *, key: str | None = None) -> Any:
         return self.ask(Drop(reply=self._token(), request=request(key), name=name))
 
     def publish(
-        self, *values: bytes, name: str = "q", key: str | None = None, about: About | None = None,
+        self,
+        *values: bytes,
+        name: str = "q",
+        key: str | None = None,
+        about: About | None = None,
         body: str = "",
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         messages = tuple((value, about or About()) for value in values)
         return self.ask(
             Publish(reply=self._token(), request=request(key, body), name=name, messages=messages)
         )
 
     def receive(
-        self, most: int = 1, *, name: str = "q", lane: int = MAIN, wait: float = 0.0,
-        visible: int | None = None, key: str | None = None, body: str = "",
-    ) -> Any:  # fmt: skip
+        self,
+        most: int = 1,
+        *,
+        name: str = "q",
+        lane: int = MAIN,
+        wait: float = 0.0,
+        visible: int | None = None,
+        key: str | None = None,
+        body: str = "",
+    ) -> Any:
         return self.ask(
             Receive(
-                reply=self._token(), request=request(key, body), name=name, lane=lane,
-                count_max=most, wait_seconds=wait, visibility_ms=visible,
+                reply=self._token(),
+                request=request(key, body),
+                name=name,
+                lane=lane,
+                count_max=most,
+                wait_seconds=wait,
+                visibility_ms=visible,
             )
-        )  # fmt: skip
+        )
 
     def settle(
-        self, kind: Any, *receipts: str, name: str = "q", ms: int = 0, key: str | None = None,
-        body: str = "",
-    ) -> Any:  # fmt: skip
+        self, kind: Any, *receipts: str, name: str = "q", ms: int = 0, key: str | None = None, body: str = ""
+    ) -> Any:
         return self.ask(
             Settle(
-                reply=self._token(), request=request(key, body), name=name, receipts=receipts,
-                kind=kind, ms=ms,
+                reply=self._token(),
+                request=request(key, body),
+                name=name,
+                receipts=receipts,
+                kind=kind,
+                ms=ms,
             )
-        )  # fmt: skip
+        )
 
     def sweep(
         self, lane: int = MAIN, *, deletes: bool = True, name: str = "q", key: str | None = None
@@ -187,19 +204,20 @@ class Desk:
         return self.ask(Delete(reply=self._token(), request=request(key), queue_id=queue_id))
 
     def add(self, queue_id: int, value: bytes = b"1", *, key: str | None = None) -> Any:
-        return self.ask(
-            Add(reply=self._token(), request=request(key), queue_id=queue_id, value=value)
-        )
+        return self.ask(Add(reply=self._token(), request=request(key), queue_id=queue_id, value=value))
 
     def read(
         self, queue_id: int, client: str = "ada", *, key: str | None = None, is_repeat: bool = False
     ) -> Any:
         return self.ask(
             Read(
-                reply=self._token(), request=request(key), queue_id=queue_id, client=client,
+                reply=self._token(),
+                request=request(key),
+                queue_id=queue_id,
+                client=client,
                 is_repeat=is_repeat,
             )
-        )  # fmt: skip
+        )
 
     # What is there.
 

@@ -11,6 +11,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 2**33), st.sampled_from((0, 7, 2**64 - 1))),
         st.tuples(st.just("pop"), st.just(0), st.just(0)),
+        st.tuples(st.just("pop below"), st.integers(0, 2**34), st.just(0)),
         st.tuples(st.just("remove"), st.integers(0, 40), st.just(0)),
     ),
     max_size=60,
@@ -31,6 +32,11 @@ def test_a_backlog_holds_what_was_put_into_it_in_order(steps):
             case "pop":
                 expected = model.popitem(last=False)[1] if model else None
                 found = backlog.pop()
+                assert (found and found[:2]) == (expected and expected[:2])
+            case "pop below":
+                oldest = next(iter(model), None)
+                expected = model.pop(oldest) if oldest is not None and oldest < number else None
+                found = backlog.pop_below(number)
                 assert (found and found[:2]) == (expected and expected[:2])
             case _:
                 known = list(model)

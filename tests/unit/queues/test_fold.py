@@ -22,17 +22,26 @@ STEP = st.one_of(
     st.tuples(st.just("drop"), NAMES, REQUESTS),
     *[
         st.tuples(
-            st.just("publish"), NAMES, st.integers(1, 3), st.sampled_from((None, "x", "y")),
-            st.sampled_from((0, 0, 0, 700)), REQUESTS,
+            st.just("publish"),
+            NAMES,
+            st.integers(1, 3),
+            st.sampled_from((None, "x", "y")),
+            st.sampled_from((0, 0, 0, 700)),
+            REQUESTS,
         )
-    ] * 4,
+    ]
+    * 4,
     *[st.tuples(st.just("receive"), NAMES, LANES, st.integers(1, 3), REQUESTS)] * 3,
     *[
         st.tuples(
-            st.just("settle"), NAMES, st.sampled_from(("ack", "ack", "nack", "extend")),
-            st.integers(0, 9), REQUESTS,
+            st.just("settle"),
+            NAMES,
+            st.sampled_from(("ack", "ack", "nack", "extend")),
+            st.integers(0, 9),
+            REQUESTS,
         )
-    ] * 3,
+    ]
+    * 3,
     st.tuples(st.just("sweep"), NAMES, LANES, REQUESTS),
     st.tuples(st.just("time"), st.sampled_from((0.1, 0.6, 1.1, 20.0))),
     st.tuples(st.just("hold")),
@@ -44,7 +53,7 @@ STEP = st.one_of(
     st.tuples(st.just("delete"), st.integers(0, 2), REQUESTS),
     st.tuples(st.just("add"), st.integers(0, 2), REQUESTS),
     st.tuples(st.just("read"), st.integers(0, 2), st.sampled_from(("ada", "bob")), REQUESTS),
-)  # fmt: skip
+)
 
 
 class Play:
@@ -61,9 +70,13 @@ class Play:
         match step:
             case ("declare", name, ordered, key):
                 desk.declare(
-                    name, is_ordered=ordered, visibility_ms=500, max_deliveries=2, messages_max=8,
+                    name,
+                    is_ordered=ordered,
+                    visibility_ms=500,
+                    max_deliveries=2,
+                    messages_max=8,
                     key=_key(step, key),
-                )  # fmt: skip
+                )
             case ("drop", name, key):
                 desk.drop(name, key=_key(step, key))
             case ("publish", name, count, order, delay, key):
@@ -120,9 +133,7 @@ class Play:
 
     def check_fold(self):
         live = picture(self.desk.shard)
-        for log in (
-            self.desk.log, compacted(self.desk.log), compacted(self.desk.log, tombstones=False),
-        ):  # fmt: skip
+        for log in (self.desk.log, compacted(self.desk.log), compacted(self.desk.log, tombstones=False)):
             again = Desk(limits=self.limits, log=log, now=self.desk.now)
             assert picture(again.shard) == live
             assert len(again.log) == len(log), "there was nothing left to delete"
@@ -169,10 +180,13 @@ def old_log() -> list[Record]:
         headers = tuple((part[0], unhexlify(part[2:])) for part in rest if "=" in part)
         records.append(
             Record(
-                offset=int(offset), key=unhexlify(key), value=unhexlify(value), headers=headers,
+                offset=int(offset),
+                key=unhexlify(key),
+                value=unhexlify(value),
+                headers=headers,
                 timestamp_ms=1_700_000_990_000,
             )
-        )  # fmt: skip
+        )
     return records
 
 

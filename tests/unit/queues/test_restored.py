@@ -39,11 +39,16 @@ def written(key, value=b"", headers=()):
 @pytest.mark.parametrize(
     "record",
     [
-        queue_record(8, made_ms=1), queue_record(8, made_ms=1, alive=False),
-        message_record(8, 0, b"1", now_ms=1), deletion(message_key(8, 0), 1),
-        pointer_record(8, "ada", Moved(-1, 3), now_ms=1), number_record(9, now_ms=1),
-        work_queue_record("jobs", Settings(), now_ms=1), work_queue_record("jobs", None, now_ms=1),
-        job_record(PLACE, b"1", About(), now_ms=1), deletion(job_key(PLACE), 1),
+        queue_record(8, made_ms=1),
+        queue_record(8, made_ms=1, alive=False),
+        message_record(8, 0, b"1", now_ms=1),
+        deletion(message_key(8, 0), 1),
+        pointer_record(8, "ada", Moved(-1, 3), now_ms=1),
+        number_record(9, now_ms=1),
+        work_queue_record("jobs", Settings(), now_ms=1),
+        work_queue_record("jobs", None, now_ms=1),
+        job_record(PLACE, b"1", About(), now_ms=1),
+        deletion(job_key(PLACE), 1),
         job_record(PLACE, b"1", About({"a": "b"}, "key", 5), now_ms=1),
         delivery_record(PLACE, Delivery(3, 1, DEAD), now_ms=1),
         delivery_record(PLACE, Delivery(3, 1, DEAD, since=9), now_ms=1),
@@ -52,7 +57,7 @@ def written(key, value=b"", headers=()):
         request_record(bytes(16), Remembered(b"", Swept(3)), now_ms=1),
         written(b"?of a later version"),
     ],
-)  # fmt: skip
+)
 def test_what_a_shard_writes_is_taken(record):
     check_record(record)
 
@@ -60,25 +65,33 @@ def test_what_a_shard_writes_is_taken(record):
 @pytest.mark.parametrize(
     "record",
     [
-        written(b"W\xff\xfe", b"\xc1"), written(b"Wjobs", b"\xc1"), written(b"Q"), written(b"J\0"),
-        written(b"R" + bytes(16), b"\xc1"), written(b"N", None),
+        written(b"W\xff\xfe", b"\xc1"),
+        written(b"Wjobs", b"\xc1"),
+        written(b"Q"),
+        written(b"J\0"),
+        written(b"R" + bytes(16), b"\xc1"),
+        written(b"N", None),
         written(job_key(PLACE), b"1", (("m", b"\xc1"),)),
-        written(message_key(8, 0), b"1", (("m", b"\xc1"),)), written(b"S", None),
-        sequence_record(2**47, now_ms=1), sequence_record(-1, now_ms=1),
+        written(message_key(8, 0), b"1", (("m", b"\xc1"),)),
+        written(b"S", None),
+        sequence_record(2**47, now_ms=1),
+        sequence_record(-1, now_ms=1),
         delivery_record(PLACE, Delivery(3, 1, DEAD, since=2**47), now_ms=1),
         request_record(bytes(16), Remembered(b"", Swept(3, 2**47)), now_ms=1),
-        written(message_key(8, 0), b"1", PLAIN_HEADERS), written(None, b"1", PLAIN_HEADERS),
+        written(message_key(8, 0), b"1", PLAIN_HEADERS),
+        written(None, b"1", PLAIN_HEADERS),
         written(job_key(PLACE) + b"more", b"1", PLAIN_HEADERS),
         written(message_key(8, 0) + b"more"),
         job_record(PlaceOf("jobs", 2**63 - 1), b"1", About(), now_ms=1),
         job_record(PlaceOf("jobs", -1), b"1", About(), now_ms=1),
-        message_record(8, 2**63 - 1, b"1", now_ms=1), queue_record(-8, made_ms=1),
+        message_record(8, 2**63 - 1, b"1", now_ms=1),
+        queue_record(-8, made_ms=1),
         number_record(2**63 - 1, now_ms=1),
         work_queue_record("jobs", Settings(first_sequence=2**63 - 1), now_ms=1),
         delivery_record(PLACE, Delivery(3, 1, 2), now_ms=1),
         written(b"P" + struct.pack(">q", 8) + b"\xff", msgspec.msgpack.encode(Moved(0, 1))),
     ],
-)  # fmt: skip
+)
 def test_what_no_shard_can_have_written_is_refused(record):
     with pytest.raises(InvalidRecord):
         check_record(record)

@@ -10,13 +10,18 @@ import pytest
 from tidelog.queues.message import OUT, RESTING, Message, State, Step
 
 LETTERS = {
-    State.DELAYED: "D", State.READY: "R", State.BLOCKED: "B", State.GIVING: "G",
-    State.GIVEN: "O", State.SETTLING: "S", State.GONE: "x",
-}  # fmt: skip
+    State.DELAYED: "D",
+    State.READY: "R",
+    State.BLOCKED: "B",
+    State.GIVING: "G",
+    State.GIVEN: "O",
+    State.SETTLING: "S",
+    State.GONE: "x",
+}
 
 #           RELEASED  TAKEN  GAVE  SETTLED  KEPT  DELETED
 TABLE = """
-NEW         DRB       -      O     -        -     -
+NEW         DRB       -      O     S        -     -
 DELAYED     DRB       -      -     S        -     -
 READY       RB        G      -     S        -     -
 BLOCKED     RB        -      -     S        -     -

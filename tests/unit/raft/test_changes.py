@@ -4,12 +4,7 @@ import pytest
 
 from tests.support.raft import One, key, voter, voters
 from tidelog.errors import NotLeader
-from tidelog.raft.changes import (
-    DuplicateVoter,
-    VoterChangeRefused,
-    VoterNotFound,
-    VotersNotSettled,
-)
+from tidelog.raft.changes import DuplicateVoter, VoterChangeRefused, VoterNotFound, VotersNotSettled
 from tidelog.raft.messages import BeginEpoch, EndEpoch, Resign
 from tidelog.raft.state import Role
 from tidelog.raft.voters import Voter

@@ -248,9 +248,9 @@ def test_a_leader_that_restarts_has_resigned_its_epoch():
     assert one.role() is Role.RESIGNED
     assert [to for to, _ in one.sent(EndEpoch)] == [2, 3]
     assert not one.ask(2, vote(2, epoch=4, last_epoch=2, end=9)).granted
-    refused = one.ask(3, Fetch(
-        epoch=4, replica=key(3), offset=3, last_epoch=4, synced_end=3, high_watermark=0
-    ))  # fmt: skip
+    refused = one.ask(
+        3, Fetch(epoch=4, replica=key(3), offset=3, last_epoch=4, synced_end=3, high_watermark=0)
+    )
     assert refused == FetchAnswer(epoch=4, leader=NO_NODE, accepted=False)
 
 

@@ -471,9 +471,7 @@ def test_what_is_committed_is_not_truncated_whatever_a_leader_says():
 
 def test_a_follower_behind_the_start_of_the_log_gets_the_snapshot():
     snapshot = SnapshotId(8, 2)
-    one = leader(
-        state=ElectionState(epoch=3), epochs=[(2, 6), (3, 9)], start=6, end=10, snapshot=snapshot
-    )
+    one = leader(state=ElectionState(epoch=3), epochs=[(2, 6), (3, 9)], start=6, end=10, snapshot=snapshot)
 
     assert one.fetch(2, offset=3, last_epoch=1).snapshot == snapshot
     assert one.fetch(3, offset=0, last_epoch=NO_EPOCH).snapshot == snapshot
@@ -577,9 +575,12 @@ def test_who_is_left_out_is_an_observer_once_that_is_committed():
 def test_who_alone_holds_the_set_that_leaves_it_out_can_still_lead():
     """Node 2 has only the old set and a shorter log; without node 1 nobody could ever win."""
     one = One(
-        nodes=[1, 2], state=ElectionState(epoch=1, leader=1, voted=key(1)), epochs=[(1, 0)], end=5,
+        nodes=[1, 2],
+        state=ElectionState(epoch=1, leader=1, voted=key(1)),
+        epochs=[(1, 0)],
+        end=5,
         history=[(4, voters(2))],
-    )  # fmt: skip
+    )
 
     one.elect()
     assert one.raft.voters == voters(2)

@@ -40,14 +40,19 @@ def test_an_array_of_what_takes_no_bytes_is_bounded(items):
         avro.reader(parsed(array(items)), None)(BILLION)
 
 
-@pytest.mark.parametrize(("document", "before"), [
-    (array(array("null")), b"\x02"),
-    ({"type": "map", "values": array("null")}, b"\x02\x02k"),
-    (within("null"), b"\x02\x02"),
-    ([array("null"), "string"], b"\x00"),
-    (within("null") | {"fields": [{"name": "b", "type": "boolean"}, *within("null")["fields"]]},
-     b"\x80\x02\x02"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("document", "before"),
+    [
+        (array(array("null")), b"\x02"),
+        ({"type": "map", "values": array("null")}, b"\x02\x02k"),
+        (within("null"), b"\x02\x02"),
+        ([array("null"), "string"], b"\x00"),
+        (
+            within("null") | {"fields": [{"name": "b", "type": "boolean"}, *within("null")["fields"]]},
+            b"\x80\x02\x02",
+        ),
+    ],
+)
 def test_wherever_it_is(document, before):
     with pytest.raises(DoesNotFit, match="take no bytes"):
         avro.reader(parsed(document), None)(before + BILLION + b"\x00")
@@ -83,9 +88,11 @@ def test_arrays_that_take_bytes_need_no_look(items):
 
 
 def test_a_type_inside_of_itself_is_told_from_one_without_bytes():
-    tree = {"type": "record", "name": "Tree", "fields": [
-        {"name": "none", "type": "null"}, {"name": "below", "type": array("Tree")},
-    ]}  # fmt: skip
+    tree = {
+        "type": "record",
+        "name": "Tree",
+        "fields": [{"name": "none", "type": "null"}, {"name": "below", "type": array("Tree")}],
+    }
     assert guard(parsed(tree)) is None
 
 

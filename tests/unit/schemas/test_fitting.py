@@ -65,18 +65,22 @@ def test_what_the_schema_cannot_say_as_it_is_is_refused_with_its_name(kind, valu
         (TIME, BEFORE_1970, US, -500),
         (pa.list_(TIME), [BEFORE_1970, None], {"type": "array", "items": ["null", MS]}, [-1, None]),
         (
-            pa.map_(pa.string(), pa.date32()), [("k", datetime.date(1969, 12, 31))],
-            {"type": "map", "values": DAY}, {"k": -1},
+            pa.map_(pa.string(), pa.date32()),
+            [("k", datetime.date(1969, 12, 31))],
+            {"type": "map", "values": DAY},
+            {"k": -1},
         ),
         (
-            pa.list_(pa.struct([("b", TIME)])), [{"b": BEFORE_1970}, None],
-            {"type": "array", "items": ["null", {
-                "type": "record", "name": "Q", "fields": [{"name": "b", "type": MS}],
-            }]},
+            pa.list_(pa.struct([("b", TIME)])),
+            [{"b": BEFORE_1970}, None],
+            {
+                "type": "array",
+                "items": ["null", {"type": "record", "name": "Q", "fields": [{"name": "b", "type": MS}]}],
+            },
             [{"b": -1}, None],
         ),
     ],
-)  # fmt: skip
+)
 def test_times_are_counts_and_numbers_as_wide_as_the_schema_says(kind, value, wanted, made):
     assert fit(kind, [value], wanted) == [made]
     wanted = wanted if isinstance(wanted, list) else ["null", wanted]
@@ -87,9 +91,7 @@ def test_years_that_python_has_not_are_written():
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": US}]}
     times = pa.array([2**62, -(2**62)]).cast(TIME)
     made = fitted(
-        pa.StructArray.from_arrays([times], ["a"]),
-        arrow_type(fastavro.parse_schema(record)),
-        "Avro",
+        pa.StructArray.from_arrays([times], ["a"]), arrow_type(fastavro.parse_schema(record)), "Avro"
     )
     assert made.to_pylist() == [{"a": 2**62}, {"a": -(2**62)}]
 
@@ -103,7 +105,4 @@ def test_a_field_that_the_schema_has_not_is_refused():
 def test_a_slice_of_a_column_has_its_own_rows():
     record = {"type": "array", "items": MS}
     column = pa.array([[1000], None, [2000, 3000]], pa.list_(TIME)).slice(1)
-    assert fitted(column, arrow_type(fastavro.parse_schema(record)), "Avro").to_pylist() == [
-        None,
-        [2, 3],
-    ]
+    assert fitted(column, arrow_type(fastavro.parse_schema(record)), "Avro").to_pylist() == [None, [2, 3]]

@@ -115,12 +115,7 @@ def test_a_string_needs_no_quotes():
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "found"),
-    [
-        ("integer", "1.0", 1),
-        ("number", "3", 3.0),
-        ("number", "1e2", 100.0),
-    ],
+    ("kind", "value", "found"), [("integer", "1.0", 1), ("number", "3", 3.0), ("number", "1e2", 100.0)]
 )
 def test_numbers_are_read_by_their_value(kind, value, found):
     assert read(of(kind), f'{{"a": {value}}}') == ([{"a": found}], {})
@@ -156,10 +151,7 @@ def test_records_are_checked_by_the_schema_they_were_written_with_unless_told_no
 
 def test_a_reader_takes_the_properties_that_it_knows():
     writer = codec({"type": "object"})
-    assert read(of("string"), '{"a": "x", "b": 1}', "{}", writer=writer)[0] == [
-        {"a": "x"},
-        {"a": None},
-    ]
+    assert read(of("string"), '{"a": "x", "b": 1}', "{}", writer=writer)[0] == [{"a": "x"}, {"a": None}]
     assert "no string" in read(of("string"), '{"a": 1}', writer=writer)[1][0]
 
 
@@ -246,9 +238,7 @@ def test_references_are_found_among_the_registry_s_schemas():
         registry = Registry(double.url)
         registry.register("place", Schema("JSON", '{"$defs": {"x": {"type": "integer"}}}'))
         middle = {"type": "object", "properties": {"x": {"$ref": "place.json#/$defs/x"}}}
-        registry.register(
-            "way", Schema("JSON", json.dumps(middle), (Reference("place.json", "place", 1),))
-        )
+        registry.register("way", Schema("JSON", json.dumps(middle), (Reference("place.json", "place", 1),)))
         outer = {
             "$id": "http://geo/v/visit.json",
             "type": "object",
@@ -315,9 +305,7 @@ def test_an_integer_is_not_rounded(value):
     assert "exact" in reasons[0]
 
 
-@pytest.mark.parametrize(
-    "words", ["2026-01-01T00:00:00,1234567Z", "2026-01-01T00:00:00.5+00:00:00.1234567"]
-)
+@pytest.mark.parametrize("words", ["2026-01-01T00:00:00,1234567Z", "2026-01-01T00:00:00.5+00:00:00.1234567"])
 def test_no_part_of_a_time_is_cut(words):
     made = of("string", format="date-time")
     _, reasons = read(made, json.dumps({"a": words}), writer=codec({}))
@@ -369,3 +357,54 @@ def test_a_schema_that_becomes_too_many_columns_is_refused():
     tree = {f"a{one}": two(one + 1) for one in range(40)}
     with pytest.raises(ConfigError, match="more than 10000 places"):
         codec({"$defs": {**tree, "a40": {"type": "integer"}}, "$ref": "#/$defs/a0"}).arrow_type()
+
+
+def doubling(levels: int, *, in_members: bool = False) -> dict[str, object]:
+    """A schema of so many parts, each of which asks for the next one twice, of the same value."""
+
+    def twice(name: str) -> dict[str, object]:
+        one = {"$ref": f"#/definitions/{name}"}
+        if in_members:
+            return {"properties": {"x": one}, "anyOf": [{"properties": {"x": one}}]}
+        return {"anyOf": [one, one]}
+
+    parts = {f"p{at}": twice(f"p{at + 1}") for at in range(levels)}
+    return {"definitions": {**parts, f"p{levels}": {"type": "string"}}, "$ref": "#/definitions/p0"}
+
+
+@pytest.mark.parametrize("levels", [25, 60])
+def test_a_schema_that_asks_for_ever_more_checks_is_refused_before_it_is_checked(levels):
+    made = codec(doubling(levels))
+
+    with pytest.raises(DoesNotFit, match="would take more than 1000100 steps"):
+        made.document(b"1")
+
+
+def test_choices_that_double_with_each_member_are_refused_where_the_value_is_deep():
+    made = codec(doubling(60, in_members=True))
+
+    assert made.document(b'{"x":{"x":{"y":1}}}') == {"x": {"x": {"y": 1}}}
+    with pytest.raises(DoesNotFit, match="steps"):
+        made.document(b'{"x":' * 40 + b"1" + b"}" * 40)
+
+
+def test_choices_of_a_schema_that_is_inside_of_itself_double_nothing():
+    itself = {"$ref": "#"}
+    made = codec({"properties": {"x": itself}, "anyOf": [{"properties": {"x": itself}}, {"type": "null"}]})
+
+    deep = b'{"x":' * 40 + b"1" + b"}" * 40
+    assert made.text(deep) == deep
+
+
+def test_a_tree_of_any_depth_is_checked_though_its_schema_is_inside_of_itself():
+    itself = {"$ref": "#"}
+    made = codec(
+        {"type": "object", "properties": {"left": itself, "right": itself, "n": {"type": "integer"}}}
+    )
+    tree: dict[str, object] = {"n": 0}
+    for at in range(10):
+        tree = {"left": tree, "right": dict(tree), "n": at}
+
+    assert made.document(json.dumps(tree).encode()) == tree
+    with pytest.raises(DoesNotFit, match=r"left\.left\.n"):
+        made.document(b'{"left":{"left":{"n":"one"}}}')

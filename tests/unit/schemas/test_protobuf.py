@@ -3,6 +3,7 @@
 import base64
 import datetime
 import decimal
+import json
 import subprocess
 
 import pyarrow as pa
@@ -252,8 +253,7 @@ def test_two_bytes_do_not_become_a_thousand_values():
     )
     for payload in (
         b"\x00" + b"\x0a\x00" * 5000,
-        b"\x00"
-        + b"".join(b"\x12\x06\x0a\x02" + bytes(divmod(n, 100)) + b"\x12\x00" for n in range(5000)),
+        b"\x00" + b"".join(b"\x12\x06\x0a\x02" + bytes(divmod(n, 100)) + b"\x12\x00" for n in range(5000)),
     ):
         with pytest.raises(DoesNotFit, match="too many for its size"):
             wide.document(payload)
@@ -300,10 +300,7 @@ def test_a_time_out_of_protobuf_s_range_is_refused():
         ('syntax = "proto3"; import "other.proto";', "other.proto"),
         ('syntax = "proto3"; import "/etc/passwd";', "passwd"),
         ('syntax = "proto3"; import "../x.proto";', "x.proto"),
-        (
-            'syntax = "proto3"; message M { ' + "message N { " * 200 + "}" * 201,
-            "no Protobuf schema",
-        ),
+        ('syntax = "proto3"; message M { ' + "message N { " * 200 + "}" * 201, "no Protobuf schema"),
         (" " * (2 * 1024 * 1024), "characters"),
     ],
 )
@@ -323,12 +320,8 @@ def test_imports_are_the_schema_s_references_in_text_or_serialized():
         registry = Registry(double.url)
         inner = 'syntax = "proto3"; package geo; message Place { int32 x = 1; }'
         registry.register("place", Schema("PROTOBUF", inner))
-        middle = (
-            'syntax = "proto3"; package geo; import "geo/place.proto"; message Way { Place a = 1; }'
-        )
-        registry.register(
-            "way", Schema("PROTOBUF", middle, (Reference("geo/place.proto", "place", 1),))
-        )
+        middle = 'syntax = "proto3"; package geo; import "geo/place.proto"; message Way { Place a = 1; }'
+        registry.register("way", Schema("PROTOBUF", middle, (Reference("geo/place.proto", "place", 1),)))
         outer = 'syntax = "proto3"; import "geo/way.proto"; message Visit { geo.Way way = 1; }'
         ways = (Reference("geo/way.proto", "way", 1),)
         registry.register("visits-value", Schema("PROTOBUF", outer, ways))
@@ -397,14 +390,7 @@ def test_columns_become_a_schema():
             "orders_value",
         )
     )
-    row = {
-        "id": None,
-        "n": 1,
-        "at": None,
-        "lines": [{"sku": "a"}],
-        "m": [("k", 1)],
-        "inner_one": {"b": b"x"},
-    }
+    row = {"id": None, "n": 1, "at": None, "lines": [{"sku": "a"}], "m": [("k", 1)], "inner_one": {"b": b"x"}}
     assert reread(made, [row]) == ([row], {})
 
 
@@ -593,3 +579,27 @@ def test_protoc_is_found_where_this_process_has_it_from(monkeypatch):
     monkeypatch.setattr(subprocess, "run", watched)
     assert proto("int32 a = 1;").message.full_name == "M"
     assert len(ran) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"price": 9007199254740993}',
+        b'{"price": "9007199254740993"}',
+        b'{"rate": 16777217}',
+        b'{"rates": {"k": 9007199254740993}}',
+        b'{"all": [1, 9007199254740993]}',
+        b'{"maybe": 9007199254740993}',
+        b'{"price": 1' + b"0" * 400 + b"}",
+    ],
+)
+def test_a_whole_number_that_no_double_has_is_refused_and_not_rounded(line):
+    made = codec(
+        'syntax = "proto3"; import "google/protobuf/wrappers.proto"; message M { double price = 1;'
+        " float rate = 2; map<string, double> rates = 3; repeated double all = 4;"
+        " google.protobuf.DoubleValue maybe = 5; }"
+    )
+    with pytest.raises(DoesNotFit, match=r"which no (double|float) has"):
+        made.payload(line)
+    exact = {"price": 2.0**60, "rate": 2.0**24, "rates": {"k": 0.1}, "all": [2.0**53, -1.0]}
+    assert made.document(made.payload(json.dumps({**exact, "price": 2**60}).encode())) == exact

@@ -21,9 +21,10 @@ FIXED = {"type": "fixed", "name": "F", "size": 1}
 
 def record(**fields):
     return {
-        "type": "record", "name": "R",
+        "type": "record",
+        "name": "R",
         "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +97,13 @@ def test_what_the_schema_cannot_say_as_it_is_is_refused(written, schema, line):
         (MONEY, b"12345678901234567890.12", decimal.Decimal("12345678901234567890.12")),
         (["long", "bytes"], b'{"base64": "/w=="}', b"\xff"),
         (["int", "double"], b"1.0", 1.0),
-        (record(a=["null", FIXED], b="F"), b'{"b": {"base64": "/w=="}, "a": null}',
-         {"a": None, "b": b"\xff"}),
+        (
+            record(a=["null", FIXED], b="F"),
+            b'{"b": {"base64": "/w=="}, "a": null}',
+            {"a": None, "b": b"\xff"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_value_is_written_as_it_was_typed(written, schema, line, found):
     assert repr(written(schema, line)) == repr(found)
 
@@ -111,9 +115,7 @@ def test_schemas_that_are_referred_to_by_others_that_are_referred_to_are_found(d
     middle = Schema("AVRO", json.dumps(record(size="Size")), (Reference("Size", "size", 1),))
     registry.register("middle", middle)
     outer = {**record(it="R"), "name": "Outer"}
-    registry.register(
-        "nested-value", Schema("AVRO", json.dumps(outer), (Reference("R", "middle", 1),))
-    )
+    registry.register("nested-value", Schema("AVRO", json.dumps(outer), (Reference("R", "middle", 1),)))
     form = PartFormat(part="value", name="avro", url=double.url)
     data = ValueWriter(form, "nested", None).bytes_of(b'{"it": {"size": "M"}}')
     assert ValueReader(form).document(data) == {"it": {"size": "M"}}
@@ -122,9 +124,7 @@ def test_schemas_that_are_referred_to_by_others_that_are_referred_to_are_found(d
 def test_a_decimal_with_more_digits_than_its_schema_has_is_refused_not_rounded(double):
     form = PartFormat(part="value", name="avro", url=double.url)
     small = MONEY | {"precision": 4}
-    wide, narrow = (
-        ValueWriter(form, topic, json.dumps(one)) for topic, one in (("w", MONEY), ("n", small))
-    )
+    wide, narrow = (ValueWriter(form, topic, json.dumps(one)) for topic, one in (("w", MONEY), ("n", small)))
     written = wide.bytes_of(b"123.45")
     assert written is not None
     data = framing.frame(narrow.schema_id, framing.unframe(written)[1])

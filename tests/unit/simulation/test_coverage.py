@@ -1,9 +1,14 @@
 """What the seeds of a run have met."""
 
-from tidelog.broker.requests import Requests
+import pickle
+import subprocess
+import sys
+
 from tidelog.faces.node import Node
 from tidelog.host import Host
-from tidelog.simulation.coverage import Coverage, Met, Role, cell, hits_nodes, roles_of
+from tidelog.kafka.requests import Requests
+from tidelog.simulation.coverage import Coverage, Role, cell, hits_nodes, never, roles_of
+from tidelog.simulation.met import Met
 from tidelog.simulation.nodes import real_node
 from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.situations import EVERY_KIND
@@ -18,11 +23,11 @@ PLAN = Plan(seed=1, nodes=4, chaos_seconds=1.0, faults=())
 def test_all_that_there_is_counts_as_never_met_at_first():
     met = Met()
 
-    assert met.never("apis") == [api.title for api in APIS]
-    assert met.never("faults") == list(EVERY_KIND)
-    assert cell("crash", Role.CONTROLLER) in met.never("roles")
-    assert not any(name.startswith("spike") for name in met.never("roles"))
-    assert "crash + pause" in met.never("pairs")
+    assert never(met, "apis") == [api.title for api in APIS]
+    assert never(met, "faults") == list(EVERY_KIND)
+    assert cell("crash", Role.CONTROLLER) in never(met, "roles")
+    assert not any(name.startswith("spike") for name in never(met, "roles"))
+    assert "crash + pause" in never(met, "pairs")
 
 
 def test_what_was_met_adds_up():
@@ -34,8 +39,22 @@ def test_what_was_met_adds_up():
     met.add(other)
 
     assert met.counts["apis"] == {"Fetch": 2}
-    assert "Fetch" not in met.never("apis")
-    assert met.never("work") == ["KvGet"]
+    assert "Fetch" not in never(met, "apis")
+    assert never(met, "work") == ["KvGet"]
+
+
+def test_who_adds_up_what_workers_met_loads_nothing_of_a_node():
+    script = (
+        "import pickle, sys, tidelog.faces.cli, tidelog.simulation.campaign as campaign\n"
+        "campaign.Totals().met = pickle.load(sys.stdin.buffer)\n"
+        "print(*({'kio', 'tidelog.broker', 'tidelog.wire'} & set(sys.modules)))"
+    )
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(Met()), capture_output=True, check=True
+    )
+
+    assert loaded.stdout.split() == []
 
 
 def test_a_kind_hits_nodes_if_it_says_which():

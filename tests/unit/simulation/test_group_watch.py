@@ -35,15 +35,27 @@ def a_watch(*records):
 
 def a_generation(number, **shares):
     return GroupRecord(
-        protocol_type="story", generation=number, protocol="shares", leader=None, state_since_ms=0,
-        members=tuple([
-            MemberRecord(
-                member_id=member, instance_id=None, client_id="", client_host="",
-                rebalance_timeout_ms=1, session_timeout_ms=1, subscription=b"", assignment=share,
-            )
-            for member, share in shares.items()
-        ]),
-    )  # fmt: skip
+        protocol_type="story",
+        generation=number,
+        protocol="shares",
+        leader=None,
+        state_since_ms=0,
+        members=tuple(
+            [
+                MemberRecord(
+                    member_id=member,
+                    instance_id=None,
+                    client_id="",
+                    client_host="",
+                    rebalance_timeout_ms=1,
+                    session_timeout_ms=1,
+                    subscription=b"",
+                    assignment=share,
+                )
+                for member, share in shares.items()
+            ]
+        ),
+    )
 
 
 def test_a_group_that_was_removed_counts_its_generations_anew():

@@ -11,18 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tidelog.simulation import history as checker
-from tidelog.simulation.history import (
-    Anomaly,
-    History,
-    Operation,
-    Poll,
-    Read,
-    Send,
-    check,
-    dump,
-    load,
-)
+from tidelog.simulation import history_check as checker
+from tidelog.simulation.history import History, Operation, Poll, Read, Send, dump, load
+from tidelog.simulation.history_check import Anomaly, check
 
 ORDERS, RETURNS = "orders-0", "returns-0"
 
@@ -298,9 +289,7 @@ def test_a_poll_may_pass_over_what_was_retired():
 # The order in which offsets are given out.
 
 
-@pytest.mark.parametrize(
-    ("offsets", "expected"), [((0, 1), set()), ((1, 0), {"non-monotonic send"})]
-)
+@pytest.mark.parametrize(("offsets", "expected"), [((0, 1), set()), ((1, 0), {"non-monotonic send"})])
 def test_what_a_process_sends_later_lies_later(offsets, expected):
     history = History()
     first = history.begin_send("producer", ORDERS, [b"a"])
@@ -321,9 +310,7 @@ def test_what_two_processes_send_at_once_may_lie_in_either_order():
     assert check(history) == []
 
 
-@pytest.mark.parametrize(
-    ("offset", "expected"), [(7, set()), (4, {"acknowledged offset is stale"})]
-)
+@pytest.mark.parametrize(("offset", "expected"), [(7, set()), (4, {"acknowledged offset is stale"})])
 def test_an_offset_below_one_that_was_acknowledged_before_is_found(offset, expected):
     history = History()
     send(history, b"a", b"b", at=5, process="one")
@@ -341,9 +328,7 @@ def test_the_whole_batch_was_acknowledged_before():
     assert checker.STALE_OFFSET in rules(check(history))
 
 
-@pytest.mark.parametrize(
-    ("offset", "expected"), [(8, set()), (9, set()), (7, {"group offset regressed"})]
-)
+@pytest.mark.parametrize(("offset", "expected"), [(8, set()), (9, set()), (7, {"group offset regressed"})])
 def test_a_committed_offset_that_falls_is_found(offset, expected):
     history = History()
     history.begin_commit("one", "readers", {ORDERS: 8}).ok()
@@ -378,9 +363,7 @@ def test_offsets_committed_at_once_by_other_groups_or_in_doubt_do_not_count():
 # Transactions.
 
 
-def transact(
-    history: History, process: str, *, reads: Iterable[bytes], writes: Iterable[bytes]
-) -> None:
+def transact(history: History, process: str, *, reads: Iterable[bytes], writes: Iterable[bytes]) -> None:
     """A value is its own offset, and its partition is its own."""
     txn = history.begin_txn(process)
     txn.poll([(value.decode(), 0, value) for value in reads])
@@ -427,9 +410,7 @@ def test_a_long_chain_of_transactions_is_no_cycle():
     assert check(history) == []
 
 
-@pytest.mark.parametrize(
-    ("offsets", "expected"), [((0, 1), set()), ((1, 0), {"non-monotonic send"})]
-)
+@pytest.mark.parametrize(("offsets", "expected"), [((0, 1), set()), ((1, 0), {"non-monotonic send"})])
 def test_what_a_transaction_sends_later_lies_later(offsets, expected):
     history = History()
     txn = history.begin_txn("one")
@@ -620,9 +601,7 @@ def record_a_correct_log(random: Random, steps: int) -> History:
 
     def read(partition: str, position: int, end: int) -> list[tuple[str, int, bytes]]:
         log = logs[partition]
-        return [
-            (partition, offset, log[offset]) for offset in range(position, end) if offset in log
-        ]
+        return [(partition, offset, log[offset]) for offset in range(position, end) if offset in log]
 
     for _ in range(steps):
         producer = f"producer-{random.randrange(3)}"
@@ -632,9 +611,7 @@ def record_a_correct_log(random: Random, steps: int) -> History:
             case "send" if producer not in begun:
                 batch = [b"%d" % (values + n) for n in range(random.randint(1, 3))]
                 values += len(batch)
-                begun[producer] = (
-                    history.begin_send(producer, partition, batch), partition, batch
-                )  # fmt: skip
+                begun[producer] = (history.begin_send(producer, partition, batch), partition, batch)
             case "send":
                 sending, partition, batch = begun.pop(producer)
                 match random.choice(["ok", "ok", "unknown", "lost", "late", "fail"]):
@@ -692,9 +669,7 @@ def without(operations: list[Operation], partition: str, value: bytes, process: 
         if read.partition != partition:
             return read
         pairs = [p for p in zip(read.offsets, read.values, strict=True) if p[1] != value]
-        return replace(
-            read, offsets=tuple(offset for offset, _ in pairs), values=tuple(v for _, v in pairs)
-        )
+        return replace(read, offsets=tuple(offset for offset, _ in pairs), values=tuple(v for _, v in pairs))
 
     for operation in operations:
         if isinstance(operation, Poll) and process in ("", operation.process):
@@ -761,12 +736,19 @@ def test_a_correct_log_has_no_anomaly(random, steps):
 @pytest.mark.parametrize(
     "rule",
     [
-        checker.INCONSISTENT_OFFSETS, checker.DUPLICATE, checker.ABORTED_READ,
-        checker.PHANTOM_READ, checker.LOST_WRITE, checker.UNSEEN, checker.SKIPPING_POLL,
-        checker.NON_MONOTONIC_POLL, checker.NON_MONOTONIC_SEND, checker.STALE_OFFSET,
+        checker.INCONSISTENT_OFFSETS,
+        checker.DUPLICATE,
+        checker.ABORTED_READ,
+        checker.PHANTOM_READ,
+        checker.LOST_WRITE,
+        checker.UNSEEN,
+        checker.SKIPPING_POLL,
+        checker.NON_MONOTONIC_POLL,
+        checker.NON_MONOTONIC_SEND,
+        checker.STALE_OFFSET,
         checker.GROUP_REGRESSED,
     ],
-)  # fmt: skip
+)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_an_anomaly_that_is_planted_in_a_correct_log_is_found(rule, seed):

@@ -239,10 +239,7 @@ def test_waiting_for_nothing_is_a_deadlock():
         await asyncio.get_running_loop().create_future()
 
     loop = VirtualLoop()
-    with (
-        pytest.raises(AssertionError, match="deadlock"),
-        asyncio.Runner(loop_factory=lambda: loop) as runner,
-    ):
+    with pytest.raises(AssertionError, match="deadlock"), asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(main())
 
 

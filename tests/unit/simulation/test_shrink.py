@@ -27,9 +27,17 @@ def test_the_order_stays():
 
 def outcome(plan: Plan, violation: Violation | None) -> Outcome:
     return Outcome(
-        seed=plan.seed, violation=violation, events=0, simulated_seconds=0, operations=0,
-        acknowledged=0, faults=Counter(), effects=Counter(), trace_hash="", trace=[],
-    )  # fmt: skip
+        seed=plan.seed,
+        violation=violation,
+        events=0,
+        simulated_seconds=0,
+        operations=0,
+        acknowledged=0,
+        faults=Counter(),
+        effects=Counter(),
+        trace_hash="",
+        trace=[],
+    )
 
 
 def violation(name: str, at: float = 1e9) -> Violation:

@@ -85,9 +85,7 @@ def test_every_kind_befalls_and_heals(kind):
                 world.client(f"client-{number}")
             world.start()
             faults: list[Fault] = [
-                fault
-                for fault in make_plan(seed, kinds=[kind]).faults
-                if fault.arguments.get("node", 1) <= 3
+                fault for fault in make_plan(seed, kinds=[kind]).faults if fault.arguments.get("node", 1) <= 3
             ]
             for fault in faults[:5]:
                 world.after(fault.at, partial(KINDS[kind][1], world, **fault.arguments))

@@ -41,9 +41,7 @@ class Counter(asyncio.Protocol):
     async def add(self, number: int) -> int:
         self.count += number
         content, durably = b"%d" % self.count, self.syncs
-        await self.host.offload.run(
-            lambda: replace_file(self.host.disk, COUNT, content, durably=durably)
-        )
+        await self.host.offload.run(lambda: replace_file(self.host.disk, COUNT, content, durably=durably))
         return self.count
 
 

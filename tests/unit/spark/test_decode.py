@@ -44,8 +44,13 @@ RECORD = st.builds(
 
 def read(data: bytes, **changed: Any) -> Decoded:
     asked: dict[str, Any] = {
-        "topic": "t", "partition": 3, "start": 0, "end": 2**62, "aborted": (), "wanted": ALL,
-    }  # fmt: skip
+        "topic": "t",
+        "partition": 3,
+        "start": 0,
+        "end": 2**62,
+        "aborted": (),
+        "wanted": ALL,
+    }
     return decode(data, **(asked | changed))
 
 
@@ -53,13 +58,17 @@ def rows_of(records: Sequence[Record], *, append: bool = False) -> list[dict[str
     """What the columns should say, record by record."""
     return [
         {
-            "key": record.key, "value": record.value, "topic": "t", "partition": 3,
-            "offset": record.offset, "timestamp": 1000 * record.timestamp_ms,
+            "key": record.key,
+            "value": record.value,
+            "topic": "t",
+            "partition": 3,
+            "offset": record.offset,
+            "timestamp": 1000 * record.timestamp_ms,
             "timestampType": int(append),
             "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
         }
         for record in records
-    ]  # fmt: skip
+    ]
 
 
 def rows_in(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -109,9 +118,7 @@ def around(payload: bytes, *, count: int = 1, last_delta: int | None = None) -> 
 @settings(max_examples=60, deadline=None)
 @given(
     batches=st.lists(
-        st.tuples(
-            st.lists(RECORD, min_size=1, max_size=8), st.sampled_from(Codec), st.integers(0, 9)
-        ),
+        st.tuples(st.lists(RECORD, min_size=1, max_size=8), st.sampled_from(Codec), st.integers(0, 9)),
         max_size=6,
     ),
     start=st.integers(0, 60),
@@ -141,11 +148,13 @@ def test_many_records_of_many_sizes_come_out_whole(codec: Codec) -> None:
     for base in range(0, 6000, 2000):
         records = [
             Record(
-                key=None if n % 7 == 0 else b"%d" % n, value=b"\0\x10" * (n * n % 301),
-                timestamp_ms=n * 31 % 1000, headers=[("h", b"v")] * (n % 5 == 0),
+                key=None if n % 7 == 0 else b"%d" % n,
+                value=b"\0\x10" * (n * n % 301),
+                timestamp_ms=n * 31 % 1000,
+                headers=[("h", b"v")] * (n % 5 == 0),
             )
             for n in range(2000)
-        ]  # fmt: skip
+        ]
         data += encode_batch(records, codec=codec, base_offset=base)
 
     decoded = read(bytes(data))
@@ -223,10 +232,7 @@ def test_gaps_of_compaction_stay_gaps() -> None:
 
     decoded = read(bytes(batch + empty), wanted=("offset", "value"))
 
-    assert rows_in(decoded.batch) == [
-        {"offset": 20, "value": b"a"},
-        {"offset": 23, "value": b"b"},
-    ]
+    assert rows_in(decoded.batch) == [{"offset": 20, "value": b"a"}, {"offset": 23, "value": b"b"}]
     assert decoded.next_offset == 35
 
 
@@ -238,9 +244,7 @@ def test_the_time_of_appending_counts_for_all_records_of_its_batch() -> None:
 
     rows = rows_in(read(bytes(stamped + created)).batch)
 
-    assert [(r["timestamp"], r["timestampType"]) for r in rows] == [
-        (999_000, 1), (999_000, 1), (7_000, 0),
-    ]  # fmt: skip
+    assert [(r["timestamp"], r["timestampType"]) for r in rows] == [(999_000, 1), (999_000, 1), (7_000, 0)]
 
 
 def test_a_time_that_spark_cannot_say_becomes_the_nearest() -> None:
@@ -261,9 +265,8 @@ def in_transaction(producer: int, base: int, *values: bytes) -> bytes:
 
 def marker(producer: int, base: int, *, commits: bool) -> bytes:
     batch = encode_marker(
-        Marker(commits=commits, coordinator_epoch=1),
-        producer_id=producer, producer_epoch=0, now_ms=1,
-    )  # fmt: skip
+        Marker(commits=commits, coordinator_epoch=1), producer_id=producer, producer_epoch=0, now_ms=1
+    )
     stamp(batch, base, 0)
     return bytes(batch)
 
@@ -285,8 +288,10 @@ def test_aborted_transactions_and_markers_are_not_shown() -> None:
     decoded = read(MIXED, aborted=[(7, 8), (7, 0)], wanted=("offset", "value"))
 
     assert [(r["offset"], r["value"]) for r in rows_in(decoded.batch)] == [
-        (2, b"kept"), (3, b"plain"), (5, b"kept"),
-    ]  # fmt: skip
+        (2, b"kept"),
+        (3, b"plain"),
+        (5, b"kept"),
+    ]
     assert decoded.next_offset == 10
 
 
@@ -327,8 +332,10 @@ def test_a_record_without_headers_has_none_at_all() -> None:
     rows = rows_in(read(bytes(encode_batch(records)), wanted=("headers",)).batch)
 
     assert [r["headers"] for r in rows] == [
-        None, [{"key": "a", "value": None}, {"key": "", "value": b""}], None,
-    ]  # fmt: skip
+        None,
+        [{"key": "a", "value": None}, {"key": "", "value": b""}],
+        None,
+    ]
 
 
 def test_many_records_with_different_numbers_of_headers_keep_them_apart() -> None:
@@ -369,9 +376,7 @@ def test_what_is_too_much_for_one_call_is_read_by_the_next(monkeypatch: pytest.M
     assert calls == 5
 
 
-def test_the_number_of_records_in_one_call_is_bounded_as_well(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_number_of_records_in_one_call_is_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "RECORDS_MAX", 3)
     data = b"".join(batch_of(b"a", b"b", base=2 * n) for n in range(5))
 

@@ -18,14 +18,14 @@ from tidelog.client.cluster import PartitionInfo, Refused, TopicInfo
 from tidelog.client.kafka import Fetched, KafkaClient
 from tidelog.client.sender import BatchSender
 from tidelog.client.slices import SliceReader
-from tidelog.client.transactional import Decision, Member
+from tidelog.client.transactional import Decision, Participant
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.errors import OutOfOrderSequence
 from tidelog.log.producers import ProducerStates
 from tidelog.model import Endpoint, TopicPartition
 from tidelog.records import Record, decode_batch, encode_batch, read_header
 from tidelog.simulation.host import SimulatedClock
-from tidelog.spark import asking, writing
+from tidelog.spark import client_loop, writing
 from tidelog.spark.content import Content
 from tidelog.spark.entering import Batch, Entered
 from tidelog.spark.filters import take
@@ -37,8 +37,8 @@ from tidelog.spark.rows import projection, spark_schema
 from tidelog.spark.source import TidelogSource, _remember
 from tidelog.spark.streaming import StreamReader
 from tidelog.spark.writing import BatchWriter, NotDecided, Written
-from tidelog.txn.records import Counting
 from tidelog.wire.apis import Api
+from tidelog.wire.batches_decided import Counting
 from tidelog.wire.entities import request_entity
 
 AT = {"kafka.bootstrap.servers": "x:1"}
@@ -116,10 +116,11 @@ def connection():
 
 def metadata(name):
     fields = {
-        "topics": [{"topic_id": None, "name": name}], "allow_auto_topic_creation": False,
+        "topics": [{"topic_id": None, "name": name}],
+        "allow_auto_topic_creation": False,
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
-    }  # fmt: skip
+    }
     return request_entity(Api.METADATA, 12, fields)
 
 
@@ -195,9 +196,7 @@ def test_what_waits_does_not_hold_what_was_sent(monkeypatch):
     made = output(Sender(), monkeypatch, partitions=8, topic="t")
     for _ in range(8):  # without keys: each of these goes to the next partition
         made.add(pa.RecordBatch.from_pydict({"value": pa.array([b"x" * 100] * 10_000)}))
-    held = sum(
-        rows.get_total_buffer_size() for waits in made._waiting.values() for rows in waits.rows
-    )
+    held = sum(rows.get_total_buffer_size() for waits in made._waiting.values() for rows in waits.rows)
     assert held < 4 * made._waiting_bytes, f"{held} bytes for {made._waiting_bytes}"
 
 
@@ -219,7 +218,7 @@ class Growing(KafkaClient):
 def test_a_task_sees_partitions_that_were_added_since_the_last_task(monkeypatch):
     client = Growing("x:1")
     monkeypatch.setattr(
-        asking, "ask", lambda _, question, **options: asyncio.run(_awaited(question(client)))
+        client_loop, "ask", lambda _, question, **options: asyncio.run(_awaited(question(client)))
     )
     options = write_options(AT | {"topic": "t"}, streaming=True)
     sender: Any = Sender()
@@ -237,7 +236,7 @@ async def _awaited(work):
 # writing.py
 
 
-MEMBER = Member("spark.g.0", 7, 3)
+MEMBER = Participant("spark.g.0", 7, 3)
 
 
 def test_a_write_that_was_decided_does_not_fail_because_nobody_can_see_it_yet(monkeypatch):
@@ -246,7 +245,7 @@ def test_a_write_that_was_decided_does_not_fail_because_nobody_can_see_it_yet(mo
             return Decision(batch_id=0, is_new=True)
         raise Refused(ErrorCode.transactional_id_not_found, "spark.g.0")
 
-    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(client_loop, "ask", ask)
     writer = BatchWriter(write_options(AT | {"topic": "t"}, streaming=False), SCHEMA)
     writer.commit([Written(Batch("spark.g", 0), Content(rows=1), MEMBER)])
 
@@ -255,12 +254,10 @@ def test_nobody_says_that_nothing_was_committed_who_does_not_know(monkeypatch):
     def ask(*_, **options):  # the coordinator moved while it wrote, again and again
         raise Refused(ErrorCode.not_coordinator, "batch 0 of 'spark.g'")
 
-    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(client_loop, "ask", ask)
     options = write_options(AT | {"topic": "t"}, streaming=True)
     with pytest.raises(Exception) as caught:
-        writing.decide(
-            options, [Written(Batch("spark.g", 0), Content(rows=1), MEMBER)], Counting.QUERY
-        )
+        writing.decide(options, [Written(Batch("spark.g", 0), Content(rows=1), MEMBER)], Counting.QUERY)
     assert not isinstance(caught.value, NotDecided)
     assert "nothing of it will be seen" not in str(caught.value)
 
@@ -271,8 +268,7 @@ def test_nobody_says_that_nothing_was_committed_who_does_not_know(monkeypatch):
 def test_a_new_partition_that_has_lost_its_beginning_is_data_lost(monkeypatch):
     schema = spark_schema(("value", "offset"))
     reader = StreamReader(
-        read_options(AT | {"subscribe": "t"}, streaming=True),
-        projection(schema, value_is_json=False),
+        read_options(AT | {"subscribe": "t"}, streaming=True), projection(schema, value_is_json=False)
     )
     monkeypatch.setattr(reader._planner, "earliest", lambda places: dict.fromkeys(places, 500))
     with pytest.raises(DataLost):
@@ -326,9 +322,7 @@ def test_an_insert_with_options_keeps_those_of_its_table():
 def test_one_application_writes_each_topic_of_its_version():
     groups = {
         BatchWriter(
-            write_options(
-                AT | {"topic": topic, "txnAppId": "app", "txnVersion": "1"}, streaming=False
-            ),
+            write_options(AT | {"topic": topic, "txnAppId": "app", "txnVersion": "1"}, streaming=False),
             SCHEMA,
         )._group
         for topic in ("a", "b")

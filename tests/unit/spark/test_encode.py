@@ -37,28 +37,27 @@ def columns_of(records: Sequence[Record]) -> dict[str, pa.Array]:
         "key": pa.array([r.key for r in records], pa.binary()),
         "value": pa.array([r.value for r in records], pa.binary()),
         "headers": pa.array(
-            [[{"key": k, "value": v} for k, v in r.headers] or None for r in records],
-            ARROW["headers"],
+            [[{"key": k, "value": v} for k, v in r.headers] or None for r in records], ARROW["headers"]
         ),
-        "timestamps": pa.array([1000 * r.timestamp_ms for r in records], pa.int64()).cast(
-            ARROW["timestamp"]
-        ),
+        "timestamps": pa.array([1000 * r.timestamp_ms for r in records], pa.int64()).cast(ARROW["timestamp"]),
     }
 
 
 def encoded(key: pa.Array, value: pa.Array, **changed: Any) -> bytearray:
     how: dict[str, Any] = {
-        "now_ms": NOW_MS, "codec": Codec.NONE, "producer_id": -1, "producer_epoch": -1,
-        "base_sequence": -1, "is_transactional": False,
-    }  # fmt: skip
+        "now_ms": NOW_MS,
+        "codec": Codec.NONE,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "base_sequence": -1,
+        "is_transactional": False,
+    }
     return encode(key, value, **(how | changed))
 
 
 @settings(deadline=None)
 @given(records=RECORDS)
-def test_the_bytes_are_those_of_the_encoder_that_goes_record_by_record(
-    records: list[Record],
-) -> None:
+def test_the_bytes_are_those_of_the_encoder_that_goes_record_by_record(records: list[Record]) -> None:
     columns = columns_of(records)
 
     batch = encoded(**columns, producer_id=7, producer_epoch=1, base_sequence=40)
@@ -70,11 +69,13 @@ def test_the_bytes_are_those_of_the_encoder_that_goes_record_by_record(
 def test_every_codec_is_read_by_other_clients(codec: Codec) -> None:
     records = [
         Record(
-            key=None if n % 7 == 0 else b"%d" % n, value=None if n % 11 == 0 else b"v" * (n % 300),
-            timestamp_ms=NOW_MS + n * 37 % 101, headers=[("h", b"1"), ("", None)] * (n % 3),
+            key=None if n % 7 == 0 else b"%d" % n,
+            value=None if n % 11 == 0 else b"v" * (n % 300),
+            timestamp_ms=NOW_MS + n * 37 % 101,
+            headers=[("h", b"1"), ("", None)] * (n % 3),
         )
         for n in range(9000)
-    ]  # fmt: skip
+    ]
 
     batch = encoded(**columns_of(records), codec=codec)
 
@@ -101,9 +102,14 @@ def test_what_is_encoded_is_decoded_to_the_same_columns() -> None:
     batch = encoded(**columns)
 
     decoded = decode(
-        bytes(batch), topic="t", partition=0, start=0, end=200, aborted=(),
+        bytes(batch),
+        topic="t",
+        partition=0,
+        start=0,
+        end=200,
+        aborted=(),
         wanted=("key", "value", "headers", "timestamp"),
-    ).batch  # fmt: skip
+    ).batch
     assert decoded.columns == list(columns.values())
 
 
@@ -111,9 +117,16 @@ def test_who_writes_and_in_what_is_in_the_header() -> None:
     column = pa.array([b"a", b"b"])
 
     header = check_batch(
-        encoded(column, column, producer_id=9, producer_epoch=2, base_sequence=5,
-                is_transactional=True, codec=Codec.ZSTD)
-    )  # fmt: skip
+        encoded(
+            column,
+            column,
+            producer_id=9,
+            producer_epoch=2,
+            base_sequence=5,
+            is_transactional=True,
+            codec=Codec.ZSTD,
+        )
+    )
 
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 5)
     assert header.is_transactional
@@ -190,9 +203,11 @@ def test_what_is_small_counts_too_when_there_is_much_of_it() -> None:
     for timestamps, some in ((times, None), (None, headers)):
         for part in cut(empty, empty, some, bytes_max=1000):
             batch = encoded(
-                empty[part], empty[part], headers=None if some is None else some[part],
+                empty[part],
+                empty[part],
+                headers=None if some is None else some[part],
                 timestamps=None if timestamps is None else timestamps[part],
-            )  # fmt: skip
+            )
             assert len(batch) <= 1000
     sent = 0
     for size in range(850, 1000):
@@ -229,9 +244,11 @@ def test_the_varints_of_large_batches_are_right() -> None:
     records = [
         Record(key=b"k" * int(k), value=b"v" * int(v), timestamp_ms=int(t))
         for k, v, t in zip(
-            rng.integers(0, 200, 9000), rng.integers(0, 60, 9000) ** 2 * 3,
-            rng.integers(0, 2**50, 9000), strict=True,
+            rng.integers(0, 200, 9000),
+            rng.integers(0, 60, 9000) ** 2 * 3,
+            rng.integers(0, 2**50, 9000),
+            strict=True,
         )
-    ]  # fmt: skip
+    ]
 
     assert encoded(**columns_of(records)) == encode_batch(records)

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
     StringStartsWith,
-)  # fmt: skip
+)
 
 from tidelog.spark.filters import take
 from tidelog.spark.ranges import OffsetRange
@@ -24,13 +24,15 @@ RANGES = [OffsetRange("a", 0, 10, 20), OffsetRange("a", 1, 0, 5), OffsetRange("b
     ("filters", "left"),
     [
         ([GreaterThan(("offset",), 12), LessThan(("offset",), 15)], [(13, 15), (13, 13), (13, 15)]),
-        ([GreaterThanOrEqual(("offset",), 12), LessThanOrEqual(("offset",), 15)],
-         [(12, 16), (12, 12), (12, 16)]),
+        (
+            [GreaterThanOrEqual(("offset",), 12), LessThanOrEqual(("offset",), 15)],
+            [(12, 16), (12, 12), (12, 16)],
+        ),
         ([EqualTo(("offset",), 4)], [(10, 10), (4, 5), (4, 5)]),
         ([In(("offset",), (4, 12, 17))], [(12, 18), (4, 5), (4, 18)]),
         ([In(("offset",), (4, 12)), EqualTo(("offset",), 17)], [(10, 10), (0, 0), (0, 0)]),
     ],
-)  # fmt: skip
+)
 def test_offsets_bound_the_ranges(filters, left):
     wanted, unmet = take(filters)
 
@@ -44,9 +46,7 @@ def test_offsets_bound_the_ranges(filters, left):
 
 def test_topics_and_partitions_drop_whole_ranges():
     assert take([EqualTo(("topic",), "a")])[0].narrow(RANGES) == RANGES[:2]
-    assert take([In(("topic",), ("a", "b")), EqualTo(("topic",), "b")])[0].narrow(RANGES) == [
-        RANGES[2]
-    ]
+    assert take([In(("topic",), ("a", "b")), EqualTo(("topic",), "b")])[0].narrow(RANGES) == [RANGES[2]]
     assert take([LessThan(("partition",), 1)])[0].narrow(RANGES) == [RANGES[0], RANGES[2]]
     assert take([In(("partition",), (1,))])[0].narrow(RANGES) == [RANGES[1]]
 
@@ -65,10 +65,7 @@ def test_keys_and_named_offsets_are_looked_up_in_the_rows():
 
 def test_a_time_says_where_to_begin_and_spark_looks_again():
     time = datetime.datetime(2026, 1, 1, 0, 0, 0, 1999, tzinfo=datetime.UTC)
-    filters = [
-        GreaterThan(("timestamp",), time),
-        GreaterThan(("timestamp",), time.replace(year=2025)),
-    ]
+    filters = [GreaterThan(("timestamp",), time), GreaterThan(("timestamp",), time.replace(year=2025))]
 
     wanted, unmet = take(filters)
 
@@ -82,11 +79,19 @@ def test_what_never_is_null_needs_no_looking_at():
 
 @pytest.mark.parametrize(
     "one",
-    [IsNotNull(("key",)), Not(EqualTo(("offset",), 3)), StringStartsWith(("topic",), "a"),
-     EqualTo(("offset",), 3.5), EqualTo(("key",), "text"), EqualTo(("headers", "key"), "x"),
-     LessThan(("timestamp",), datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
-     EqualTo(("value",), b"x"), EqualTo(("partition",), None), In(("offset",), (1, None))],
-)  # fmt: skip
+    [
+        IsNotNull(("key",)),
+        Not(EqualTo(("offset",), 3)),
+        StringStartsWith(("topic",), "a"),
+        EqualTo(("offset",), 3.5),
+        EqualTo(("key",), "text"),
+        EqualTo(("headers", "key"), "x"),
+        LessThan(("timestamp",), datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
+        EqualTo(("value",), b"x"),
+        EqualTo(("partition",), None),
+        In(("offset",), (1, None)),
+    ],
+)
 def test_what_is_not_understood_is_left_to_spark(one):
     wanted, unmet = take([one])
 

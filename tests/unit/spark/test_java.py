@@ -97,8 +97,11 @@ def test_the_environment_s_own_java_is_started_without_the_module_it_lacks(tmp_p
     launcher = java.home_for_spark(own, tmp_path / "launcher") / "bin" / "java"
     ended = subprocess.run(
         [launcher, "-cp", "a b", java.WANTED_MODULE, "Main", "$HOME"],
-        capture_output=True, text=True, check=True, env=os.environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
+    )
 
     assert ended.stdout.splitlines() == ["-cp", "a b", "Main", "$HOME"]
 

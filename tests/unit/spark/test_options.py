@@ -13,7 +13,7 @@ from tidelog.spark.options import (
     Subscribed,
     read_options,
     write_options,
-)  # fmt: skip
+)
 from tidelog.spark.ranges import EARLIEST, LATEST
 
 AT = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
@@ -106,7 +106,7 @@ def test_a_time_for_all_wins_over_times_and_these_over_offsets():
         ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({"what": "ever"}, "docs/spark.md"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_so_is_refused_with_a_fix(options, words):
     with pytest.raises(ConfigError, match=words):
         batch(**options)
@@ -152,11 +152,7 @@ def test_an_archive_is_named_by_its_warehouse():
 
 def test_writes_are_exactly_once_unless_said_otherwise():
     assert write_options(WRITE, streaming=True).is_exactly_once
-    given = WRITE | {
-        "delivery": "at-least-once",
-        "kafka.acks": "1",
-        "kafka.compression.type": "zstd",
-    }
+    given = WRITE | {"delivery": "at-least-once", "kafka.acks": "1", "kafka.compression.type": "zstd"}
     options = write_options(given, streaming=True)
     assert (options.is_exactly_once, options.acks, options.codec) == (False, 1, Codec.ZSTD)
 
@@ -174,7 +170,7 @@ def test_writes_are_exactly_once_unless_said_otherwise():
         ({"kafka.transactional.id": "x"}, False, "txnAppId"),
         ({"subscribe": "a"}, False, "for batch reads and streaming reads"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_written_so_is_refused(options, streaming, words):
     with pytest.raises(ConfigError, match=words):
         write_options(WRITE | options, streaming=streaming)

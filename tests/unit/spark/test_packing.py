@@ -32,15 +32,11 @@ def test_a_package_that_is_not_installed_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_packed_runs_where_it_is_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_packed_runs_where_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The standard library and Tidelog; the large packages are left out, to be quick."""
     from tidelog.spark import packing
 
-    monkeypatch.setattr(
-        packing, "LEFT_OUT", frozenset({"pyspark", "pyarrow", "numpy", "sqlalchemy"})
-    )
+    monkeypatch.setattr(packing, "LEFT_OUT", frozenset({"pyspark", "pyarrow", "numpy", "sqlalchemy"}))
     count = pack(tmp_path / "environment.tar.gz")
     with tarfile.open(tmp_path / "environment.tar.gz") as archive:
         archive.extractall(tmp_path / "elsewhere", filter="tar")
@@ -49,8 +45,11 @@ def test_what_was_packed_runs_where_it_is_unpacked(
     script = "import sys, ssl, tidelog.records as r; print(sys.prefix, r.__file__)"
     ran = subprocess.run(
         [tmp_path / "elsewhere" / "bin" / "python", "-c", script],
-        capture_output=True, text=True, env={}, cwd="/",
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={},
+        cwd="/",
+    )
 
     prefix, module = ran.stdout.split()
     assert prefix == str(tmp_path / "elsewhere"), ran.stderr

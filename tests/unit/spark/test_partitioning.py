@@ -16,9 +16,7 @@ def expected(keys: list[bytes | None], count: int, first: int) -> list[int]:
 
 @settings(deadline=None)
 @given(keys=KEYS, count=st.integers(1, 40) | st.just(100_000), first=st.integers(0, 100))
-def test_a_key_goes_where_every_client_sends_it(
-    keys: list[bytes | None], count: int, first: int
-) -> None:
+def test_a_key_goes_where_every_client_sends_it(keys: list[bytes | None], count: int, first: int) -> None:
     places = partitions_of(pa.array(keys, pa.binary()), count, first=first)
 
     assert places.dtype == np.int32
@@ -43,9 +41,7 @@ def test_few_keys_that_are_much_longer_than_the_rest_come_out_right() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_string(), pa.large_binary()])
-def test_strings_and_large_columns_and_slices_of_them_are_taken_as_they_are(
-    kind: pa.DataType,
-) -> None:
+def test_strings_and_large_columns_and_slices_of_them_are_taken_as_they_are(kind: pa.DataType) -> None:
     texts = [None if n % 3 == 0 else f"key-{n}" for n in range(90)]
     keys = pa.array(texts, pa.string()).cast(pa.binary()).cast(kind)
 

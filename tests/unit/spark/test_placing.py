@@ -107,18 +107,21 @@ def test_a_row_may_name_its_topic_and_its_partition(monkeypatch):
     out = output(sender, monkeypatch)
     out.add(
         rows(
-            range(4), topic=pa.array(["a", "b", "a", "b"]),
+            range(4),
+            topic=pa.array(["a", "b", "a", "b"]),
             partition=pa.array([2, 0, None, 1], pa.int32()),
             key=pa.array([None, None, b"k", None], pa.binary()),
         )
-    )  # fmt: skip
+    )
     out.finish()
 
     places = {one.value: at for at in list(sender.batches) for one in sender.records(at)}
     assert places == {
-        b"v000000": ("a", 2), b"v000001": ("b", 0), b"v000002": ("a", partition_for(b"k", 3)),
+        b"v000000": ("a", 2),
+        b"v000001": ("b", 0),
+        b"v000002": ("a", partition_for(b"k", 3)),
         b"v000003": ("b", 1),
-    }  # fmt: skip
+    }
 
 
 def test_headers_and_times_go_along_if_they_are_wanted(monkeypatch):

@@ -31,9 +31,7 @@ def test_a_proof_is_read_as_it_was_written():
         assert Proof.decode(proof.encode()) == proof
 
 
-@pytest.mark.parametrize(
-    "text", [None, b"", b"\xff", b"[]", b"{}", b'{"v":2,"rows":1}', b'{"v":1}']
-)
+@pytest.mark.parametrize("text", [None, b"", b"\xff", b"[]", b"{}", b'{"v":2,"rows":1}', b'{"v":1}'])
 def test_what_is_no_proof_of_ours_proves_nothing(text: bytes | None):
     assert Proof.decode(text) is None
 
@@ -62,9 +60,7 @@ def test_where_both_know_their_sources_ends_these_decide_and_else_the_rows():
 
 
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "{}/"])
-def test_sources_ends_are_read_from_the_checkpoint_whatever_order_they_have(
-    checkpoint: Path, form: str
-):
+def test_sources_ends_are_read_from_the_checkpoint_whatever_order_they_have(checkpoint: Path, form: str):
     assert source_ends(form.format(checkpoint), 5, query="q") == ENDS == parse_ends(FILE)
     turned = FILE.replace('"1":4,"0":7', '"0":7,"1":4')
     assert Proof.of(THREE, parse_ends(turned)).digest == Proof.of(THREE, ENDS).digest

@@ -17,9 +17,18 @@ def test_offsets_travel_as_spark_writes_them():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "3", "[]", '{"a": 3}', '{"a": {"0": "3"}}', '{"a": {"0": true}}', '{"a": {"-1": 3}}',
-     '{"a": {"zero": 3}}', '{"a": {"\u0663": 3}}'],
-)  # fmt: skip
+    [
+        "",
+        "3",
+        "[]",
+        '{"a": 3}',
+        '{"a": {"0": "3"}}',
+        '{"a": {"0": true}}',
+        '{"a": {"-1": 3}}',
+        '{"a": {"zero": 3}}',
+        '{"a": {"\u0663": 3}}',
+    ],
+)
 def test_what_is_no_offsets_is_refused_by_the_option_s_name(text):
     with pytest.raises(ConfigError, match=r"^startingOffsets must be JSON like"):
         from_json(text, "startingOffsets")
@@ -40,9 +49,7 @@ def test_ranges_are_cut_without_a_gap():
     assert split(ranges) == [ranges[0], ranges[2]]
     for options in ({"tasks_min": 11}, {"rows_max": 13}, {"tasks_min": 11, "rows_max": 13}):
         parts = split(ranges, **options)
-        assert [at for part in parts for at in range(part.start, part.end)] == [
-            *range(10, 110), *range(10),
-        ]  # fmt: skip
+        assert [at for part in parts for at in range(part.start, part.end)] == [*range(10, 110), *range(10)]
     assert len(split(ranges, tasks_min=11)) == 11
     assert max(part.count for part in split(ranges, rows_max=13)) <= 13
 

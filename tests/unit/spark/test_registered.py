@@ -17,31 +17,36 @@ from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.framing import frame
 from tidelog.schemas.problems import SchemaProblem
 from tidelog.schemas.registry import Reference, Registry, Schema
-from tidelog.spark.registered import (
-    part_reader,
-    part_writer,
-    registered_projection,
-    registered_schema,
-)
+from tidelog.spark.registered import part_reader, part_writer, registered_projection, registered_schema
 from tidelog.spark.rows import spark_schema
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 ORDER = {
-    "type": "record", "name": "Order", "fields": [
+    "type": "record",
+    "name": "Order",
+    "fields": [
         {"name": "id", "type": "string"},
         {"name": "total", "type": MONEY},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}], "default": None},
         {"name": "tags", "type": {"type": "map", "values": "int"}},
-        {"name": "lines", "type": {"type": "array", "items": {
-            "type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}}},
+        {
+            "name": "lines",
+            "type": {
+                "type": "array",
+                "items": {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]},
+            },
+        },
     ],
-}  # fmt: skip
+}
 VALUE = {
-    "id": "a", "total": decimal.Decimal("1.50"), "day": datetime.date(2026, 1, 2),
-    "at": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), "tags": {"x": 1},
+    "id": "a",
+    "total": decimal.Decimal("1.50"),
+    "day": datetime.date(2026, 1, 2),
+    "at": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
+    "tags": {"x": 1},
     "lines": [{"sku": "s"}],
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -68,11 +73,14 @@ def rows(reader, values, schema=None):
     plain = spark_schema(("value", "topic", "partition", "offset"))
     schema = schema or registered_schema(plain, {"value": reader})
     plan = registered_projection(schema, {"value": reader})
-    batch = pa.RecordBatch.from_pydict({
-        "value": pa.array(values, pa.binary()), "topic": ["orders"] * len(values),
-        "partition": pa.array([0] * len(values), pa.int32()),
-        "offset": pa.array(range(len(values)), pa.int64()),
-    })  # fmt: skip
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array(values, pa.binary()),
+            "topic": ["orders"] * len(values),
+            "partition": pa.array([0] * len(values), pa.int32()),
+            "offset": pa.array(range(len(values)), pa.int64()),
+        }
+    )
     made = plan.rows(batch)
     made.validate(full=True)
     assert made.schema == to_arrow_schema(schema, timezone="UTC")
@@ -125,10 +133,12 @@ def test_a_record_that_cannot_be_read_fails_the_task_or_says_why(double, value, 
     with pytest.raises(SchemaProblem, match=words):
         rows(reader, [value])
 
-    schema = types.StructType([
-        types.StructField("id", types.StringType()),
-        types.StructField("_corrupt_record", types.StringType()),
-    ])  # fmt: skip
+    schema = types.StructType(
+        [
+            types.StructField("id", types.StringType()),
+            types.StructField("_corrupt_record", types.StringType()),
+        ]
+    )
     good = frame(1, encoded(ORDER, VALUE))
     bad, fine = rows(reader, [value, good], schema)
     assert bad["id"] is None and bad["_corrupt_record"].startswith("value: ")
@@ -144,17 +154,22 @@ def test_a_column_that_the_schema_has_not_is_refused(double):
 
 
 def test_rows_are_written_with_the_latest_schema_or_with_one_of_their_own(double):
-    kind = types.StructType.fromJson({"type": "struct", "fields": [
-        {"name": "id", "type": "string", "nullable": True, "metadata": {}},
-        {"name": "n", "type": "integer", "nullable": True, "metadata": {}},
-    ]})  # fmt: skip
+    kind = types.StructType.fromJson(
+        {
+            "type": "struct",
+            "fields": [
+                {"name": "id", "type": "string", "nullable": True, "metadata": {}},
+                {"name": "n", "type": "integer", "nullable": True, "metadata": {}},
+            ],
+        }
+    )
     with pytest.raises(ConfigError, match=r"orders-value has no schema.*schema\.auto\.register"):
         part_writer(form(double), "orders", kind)
 
     writer = part_writer(form(double, auto_register=True), "orders", kind)
-    column = pa.array([{"id": "a", "n": 1}, None, {"id": None, "n": 2}], pa.struct(
-        [("id", pa.string()), ("n", pa.int32())]
-    ))  # fmt: skip
+    column = pa.array(
+        [{"id": "a", "n": 1}, None, {"id": None, "n": 2}], pa.struct([("id", pa.string()), ("n", pa.int32())])
+    )
     written = writer.write(column).to_pylist()
 
     assert written[1] is None
@@ -172,10 +187,7 @@ def test_a_row_that_the_schema_cannot_say_is_told(double):
 
 
 def test_a_value_that_spark_has_not_is_told_with_its_offset_or_its_reason(double):
-    kinds = {
-        "n": ("int", 2**40),
-        "at": ({"type": "long", "logicalType": "timestamp-millis"}, 2**62),
-    }
+    kinds = {"n": ("int", 2**40), "at": ({"type": "long", "logicalType": "timestamp-millis"}, 2**62)}
     for name, (kind, value) in kinds.items():
         document = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind}]}
         long = {"type": "record", "name": "R", "fields": [{"name": name, "type": "long"}]}
@@ -184,24 +196,25 @@ def test_a_value_that_spark_has_not_is_told_with_its_offset_or_its_reason(double
         bad, good = (frame(number, encoded(long, {name: one})) for one in (value, 1))
         with pytest.raises(SchemaProblem, match=r"offset 1 a record.*Spark has no such"):
             rows(reader, [good, bad])
-        schema = types.StructType([
-            types.StructField("value", reader.spark_type),
-            types.StructField("_corrupt_record", types.StringType()),
-        ])  # fmt: skip
+        schema = types.StructType(
+            [
+                types.StructField("value", reader.spark_type),
+                types.StructField("_corrupt_record", types.StringType()),
+            ]
+        )
         fine, broken = rows(reader, [good, bad], schema)
         assert fine["value"] is not None and fine["_corrupt_record"] is None
         assert broken["value"] is None and "Spark has no such value" in broken["_corrupt_record"]
 
 
 def test_names_with_namespaces_and_schemas_that_are_referred_to_are_found(double):
-    place = {
-        "type": "record", "name": "Place", "namespace": "geo",
-        "fields": [{"name": "x", "type": "int"}],
-    }  # fmt: skip
+    place = {"type": "record", "name": "Place", "namespace": "geo", "fields": [{"name": "x", "type": "int"}]}
     route = {
-        "type": "record", "name": "Route", "namespace": "shop",
+        "type": "record",
+        "name": "Route",
+        "namespace": "shop",
         "fields": [{"name": "a", "type": place}, {"name": "b", "type": "geo.Place"}],
-    }  # fmt: skip
+    }
     number = register(double, route, "routes-value")
     reader = part_reader(form(double), "routes")
     (row,) = rows(reader, [frame(number, b"\x02\x04")])
@@ -239,9 +252,11 @@ def test_an_array_of_nulls_fails_with_its_place_and_schema(double):
     readers = {"value": part_reader(form(double), "orders")}
     schema = registered_schema(spark_schema(("value", "topic", "partition", "offset")), readers)
     row = {
-        "value": frame(number, b"\x80\xa8\xd6\xb9\x07\x00"), "topic": "orders", "partition": 3,
+        "value": frame(number, b"\x80\xa8\xd6\xb9\x07\x00"),
+        "topic": "orders",
+        "partition": 3,
         "offset": 7,
-    }  # fmt: skip
+    }
     with pytest.raises(SchemaProblem, match=rf"orders-3 has at offset 7 .*schema {number}\)"):
         registered_projection(schema, readers).rows(pa.RecordBatch.from_pylist([row]))
 

@@ -83,5 +83,9 @@ def test_axes_end_at_round_numbers(value, expected):
 
 def test_large_numbers_are_short():
     assert [short(value) for value in (0, 12.5, 1234, 5_600_000, 2.5e9)] == [
-        "0", "12.5", "1.23k", "5.6M", "2.5G",
-    ]  # fmt: skip
+        "0",
+        "12.5",
+        "1.23k",
+        "5.6M",
+        "2.5G",
+    ]

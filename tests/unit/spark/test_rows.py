@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampType,
-)  # fmt: skip
+)
 
 from tidelog.errors import ConfigError
 from tidelog.spark.columns import PLAIN, arrow_schema, ddl
@@ -23,10 +23,15 @@ from tidelog.spark.rows import check_writable, json_columns, projection
 
 HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 TYPES: dict[str, DataType] = {
-    "string": StringType(), "binary": BinaryType(), "int": IntegerType(), "bigint": LongType(),
-    "double": DoubleType(), "timestamp": TimestampType(), "boolean": BooleanType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "double": DoubleType(),
+    "timestamp": TimestampType(),
+    "boolean": BooleanType(),
     "array<struct<key:string,value:binary>>": ArrayType(HEADER),
-}  # fmt: skip
+}
 
 
 def fields(text):
@@ -46,8 +51,9 @@ def test_the_columns_of_a_topic_are_passed_on_as_they_are():
 
 def test_a_narrow_schema_reads_only_what_it_names():
     assert projection(fields("offset bigint, value binary"), value_is_json=False).columns == (
-        "offset", "value",
-    )  # fmt: skip
+        "offset",
+        "value",
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,9 +70,7 @@ def test_a_schema_that_cannot_be_had_is_refused(schema, words):
 
 
 def test_json_values_become_columns_and_bad_ones_nulls():
-    schema = fields(
-        "id string, price double, at timestamp, n int, offset bigint, _corrupt_record string"
-    )
+    schema = fields("id string, price double, at timestamp, n int, offset bigint, _corrupt_record string")
     plan = projection(schema, value_is_json=True)
     values = [
         b'{"id": "a", "price": 1, "at": "2026-01-02T03:04:05Z", "n": 7, "more": 1}',
@@ -84,26 +88,21 @@ def test_json_values_become_columns_and_bad_ones_nulls():
 
     assert plan.columns == ("offset", "value")
     assert rows[0] == {
-        "id": "a", "price": 1.0, "n": 7, "offset": 0, "_corrupt_record": None,
+        "id": "a",
+        "price": 1.0,
+        "n": 7,
+        "offset": 0,
+        "_corrupt_record": None,
         "at": datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC),
-    }  # fmt: skip
+    }
     assert (rows[1]["id"], rows[1]["price"], rows[1]["n"]) == ("5", None, None)
-    assert [row["_corrupt_record"] is None for row in rows] == [
-        True,
-        False,
-        False,
-        False,
-        True,
-        False,
-    ]
+    assert [row["_corrupt_record"] is None for row in rows] == [True, False, False, False, True, False]
     assert rows[5]["n"] is None
     assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_record_without_a_value_is_a_tombstone_and_no_corrupt_record():
-    plan = projection(
-        fields("id string, _tombstone boolean, _corrupt_record string"), value_is_json=True
-    )
+    plan = projection(fields("id string, _tombstone boolean, _corrupt_record string"), value_is_json=True)
     values = pa.array([b'{"id": "a"}', None, b"no json", b"null"], pa.binary())
 
     rows = plan.rows(pa.RecordBatch.from_pydict({"value": values})).to_pylist()

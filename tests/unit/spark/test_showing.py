@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.errors import TidelogError
 from tidelog.model import TopicPartition
-from tidelog.spark import asking
+from tidelog.spark import client_loop
 from tidelog.spark.showing import Shown
 
 PLACE = TopicPartition("t", 0)
@@ -35,14 +35,14 @@ class Cluster:
             for _ in range(times):
                 self.may.release()
 
-        asking.wait(asking.start(work()))
+        client_loop.wait(client_loop.start(work()))
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     client: Any = cluster
-    monkeypatch.setattr(asking, "client", lambda bootstrap, **_: client)
+    monkeypatch.setattr(client_loop, "client", lambda bootstrap, **_: client)
     return cluster
 
 

@@ -33,9 +33,7 @@ def test_numbers_are_read_wherever_they_lie(values: list[int], gap: int) -> None
 
     assert found.tolist() == values
     assert behind.tolist() == after
-    assert [read_varint(bytes(data), place) for place in at] == list(
-        zip(values, after, strict=True)
-    )
+    assert [read_varint(bytes(data), place) for place in at] == list(zip(values, after, strict=True))
 
 
 @settings(deadline=None)
@@ -43,9 +41,7 @@ def test_numbers_are_read_wherever_they_lie(values: list[int], gap: int) -> None
 def test_numbers_are_written_into_the_low_bytes_of_words(values: list[int]) -> None:
     words, widths = write_varints(np.array(values, np.int64))
 
-    written = [
-        int(word).to_bytes(8, "little")[:width] for word, width in zip(words, widths, strict=True)
-    ]
+    written = [int(word).to_bytes(8, "little")[:width] for word, width in zip(words, widths, strict=True)]
     assert written == [varint(value) for value in values]
     assert all(int(word) >> 8 * int(width) == 0 for word, width in zip(words, widths, strict=True))
 

@@ -10,16 +10,16 @@ from kio.schema.errors import ErrorCode
 from pyspark.sql.types import BinaryType, StructType
 
 from tidelog.client.cluster import PartitionInfo, Refused, TopicInfo
-from tidelog.client.transactional import Decision, Member, TransactionalProducer
+from tidelog.client.transactional import Decision, Participant, TransactionalProducer
 from tidelog.errors import ConfigError
-from tidelog.spark import asking, entering, writing
+from tidelog.spark import client_loop, entering, writing
 from tidelog.spark.content import Content
 from tidelog.spark.entering import Attempt, Batch, Found
 from tidelog.spark.options import write_options
 from tidelog.spark.proofs import OtherContent, Proof
 from tidelog.spark.writing import NotDecided, Written, decide, query_batch, write
 from tidelog.txn.placement import coordinator_key, group_of
-from tidelog.txn.records import Counting
+from tidelog.wire.batches_decided import Counting
 
 SCHEMA = StructType().add("value", BinaryType())
 HOURS_MS = 3_600_000
@@ -41,9 +41,15 @@ class Cluster:
         return None if found is None else Decision(batch_id=found[0], is_new=False, proof=found[1])
 
     async def commit_group(
-        self, group: str, batch_id: int, members: Iterable[Member], *, after: int | None,
-        counting: Counting, proof: bytes | None,
-    ) -> Decision:  # fmt: skip
+        self,
+        group: str,
+        batch_id: int,
+        members: Iterable[Participant],
+        *,
+        after: int | None,
+        counting: Counting,
+        proof: bytes | None,
+    ) -> Decision:
         if self.refusal is not None:
             raise self.refusal
         newest, kept = self.decided.get(group, (None, None))
@@ -56,7 +62,7 @@ class Cluster:
     async def abort_group(self, group: str) -> None:
         self.swept.append(group)
 
-    async def abort_member(self, member: Member) -> None:
+    async def abort_member(self, member: Participant) -> None:
         self.aborted.append(member.transactional_id)
 
     async def begin(self, transactional_id: str, *, timeout_ms: int) -> TransactionalProducer:
@@ -79,12 +85,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
 
     def ask_later(bootstrap: str, question: Any, **_: Any) -> Any:
-        return asking.start(question(cluster))
+        return client_loop.start(question(cluster))
 
-    monkeypatch.setattr(writing, "_abort", lambda options, members: cluster.aborted.extend(
-        member.transactional_id for member in members
-    ))  # fmt: skip
-    monkeypatch.setattr(asking, "ask_later", ask_later)
+    monkeypatch.setattr(
+        writing,
+        "_abort",
+        lambda options, members: cluster.aborted.extend(member.transactional_id for member in members),
+    )
+    monkeypatch.setattr(client_loop, "ask_later", ask_later)
     return cluster
 
 
@@ -102,9 +110,9 @@ def rows(*texts: str) -> Content:
 
 def wrote(batch: Batch, cluster: Cluster, *texts: str, slot: int = 0) -> Written:
     """What a task tells: a batch that is decided it does not write."""
-    found = asking.wait(asking.start(_found(batch, cluster)))
+    found = client_loop.wait(client_loop.start(_found(batch, cluster)))
     skips = found is not None and found.batch_id >= batch.number
-    member = None if skips or not texts else Member(f"{batch.group}.{slot}", 7, 0)
+    member = None if skips or not texts else Participant(f"{batch.group}.{slot}", 7, 0)
     return Written(batch, rows(*texts), member, found)
 
 
@@ -152,9 +160,7 @@ def test_a_batch_below_the_newest_fails_whatever_it_holds(cluster):
     for number in range(3):
         run(cluster, batch(number), "x")
 
-    with pytest.raises(
-        OtherContent, match=r"newest that was decided is 2 \(1 row\), and only that"
-    ):
+    with pytest.raises(OtherContent, match=r"newest that was decided is 2 \(1 row\), and only that"):
         run(cluster, batch(1), "x")
 
 
@@ -167,9 +173,7 @@ def test_where_the_checkpoint_tells_sources_ends_these_are_compared(cluster, tmp
 
     run(cluster, batch(1), "3", "something random", **given)
     (tmp_path / "offsets" / "1").write_text('v1\n{}\n{"in":{"0":6}}')
-    with pytest.raises(
-        OtherContent, match=r'ends \{"in":\{"0":4\}\}, and this run\'s ends at'
-    ) as it:
+    with pytest.raises(OtherContent, match=r'ends \{"in":\{"0":4\}\}, and this run\'s ends at') as it:
         run(cluster, batch(1), "3", "4", **given)
     assert "verifyReplays" not in str(it.value), "it would hide a loss"
 
@@ -209,7 +213,7 @@ def test_a_task_that_writes_nothing_tells_what_it_would_have_written(cluster):
 def begin(cluster: Cluster, number: int = 0) -> entering.Beginning:
     client: Any = cluster
     attempt = Attempt(batch=batch(number), slot=0, is_first=True)
-    return asking.wait(asking.start(entering.begin(client, options(), attempt)))
+    return client_loop.wait(client_loop.start(entering.begin(client, options(), attempt)))
 
 
 @pytest.fixture
@@ -218,9 +222,7 @@ def expected(monkeypatch: pytest.MonkeyPatch) -> None:
     entering.expect(Attempt(batch=batch(0), slot=0, is_first=True), rows=True)
 
 
-def test_an_id_is_taken_over_ahead_of_the_rows_only_where_there_were_some_last_time(
-    cluster, expected
-):
+def test_an_id_is_taken_over_ahead_of_the_rows_only_where_there_were_some_last_time(cluster, expected):
     first, other = (Attempt(batch=batch(1), slot=slot, is_first=True) for slot in (0, 1))
     assert begin(cluster, 1).entered is not None
     cluster.timeouts.clear()
@@ -347,7 +349,7 @@ def enter(cluster: Cluster, **given: str) -> list[int]:
     cluster.timeouts.clear()
     client: Any = cluster
     attempt = Attempt(batch=batch(0), slot=0, is_first=True)
-    asking.wait(asking.start(entering.enter(client, options(**given), attempt)))
+    client_loop.wait(client_loop.start(entering.enter(client, options(**given), attempt)))
     return cluster.timeouts
 
 

@@ -141,9 +141,7 @@ def test_everything_is_healed_at_once(cluster, faults):
 
     assert not faults.active
     assert cut_ways(cluster) == set()
-    assert all(
-        cluster.ways.between(a, b).is_clear for a in (*NODES, CLIENTS) for b in (*NODES, CLIENTS)
-    )
+    assert all(cluster.ways.between(a, b).is_clear for a in (*NODES, CLIENTS) for b in (*NODES, CLIENTS))
     assert not any(machine.disk.concern("write") for machine in cluster.machines.values())
     assert cluster.machine(1).clock.ahead_ms == 0
 
@@ -153,8 +151,10 @@ def test_what_was_done_is_written_down(faults):
         faults.fail_disk(3, kinds=("write",))
 
     assert [line.partition(" s  ")[2] for line in faults.history] == [
-        "cut between 1 and 2", "disk of node 3 fails, EIO", "healed: cut between 1 and 2",
-    ]  # fmt: skip
+        "cut between 1 and 2",
+        "disk of node 3 fails, EIO",
+        "healed: cut between 1 and 2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -261,8 +261,5 @@ def test_what_goes_wrong_in_a_storm_is_raised_at_its_end():
 
 
 def test_a_kind_that_no_storm_has_is_refused(faults):
-    with (
-        pytest.raises(ValueError, match="no storm has hail; only cut"),
-        faults.storm(["hail", "cut"]),
-    ):
+    with pytest.raises(ValueError, match="no storm has hail; only cut"), faults.storm(["hail", "cut"]):
         pass

@@ -28,8 +28,10 @@ def test_the_plugin_imports_nothing_but_itself():
     found = imported_by("import tidelog.testing.plugin")
 
     assert {name for name in found if name.startswith("tidelog")} == {
-        "tidelog", "tidelog.testing", "tidelog.testing.plugin",
-    }  # fmt: skip
+        "tidelog",
+        "tidelog.testing",
+        "tidelog.testing.plugin",
+    }
     assert not found & set(HEAVY)
 
 

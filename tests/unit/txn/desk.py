@@ -25,8 +25,8 @@ from tidelog.txn.events import (
     TransactionView,
 )
 from tidelog.txn.limits import Limits
-from tidelog.txn.records import NO_BATCH, Counting
 from tidelog.txn.shard import Shard
+from tidelog.wire.batches_decided import NO_BATCH, Counting
 
 WAITS = "waits"
 """The answer of a request that has none yet."""
@@ -102,26 +102,21 @@ class Desk:
         self.do(self.shard.init_producer(name, event, self.at()))
         return token
 
-    def add(
-        self, name: str, who: tuple[int, int], *places: TopicPartition, **fields: Any
-    ) -> str:  # fmt: skip
+    def add(self, name: str, who: tuple[int, int], *places: TopicPartition, **fields: Any) -> str:
         token = self._token()
         event = AddPartitions(
-            reply=token, producer_id=who[0], epoch=who[1], places=frozenset(places or (A,)),
-            **fields,
-        )  # fmt: skip
+            reply=token, producer_id=who[0], epoch=who[1], places=frozenset(places or (A,)), **fields
+        )
         self.do(self.shard.add_partitions(name, event, self.at()))
         return token
 
     def end(
-        self, name: str, who: tuple[int, int], *, commits: bool = True, bumps: bool = False,
-        **fields: Any,
-    ) -> str:  # fmt: skip
+        self, name: str, who: tuple[int, int], *, commits: bool = True, bumps: bool = False, **fields: Any
+    ) -> str:
         token = self._token()
         event = EndTransaction(
-            reply=token, producer_id=who[0], epoch=who[1], commits=commits, bumps_epoch=bumps,
-            **fields,
-        )  # fmt: skip
+            reply=token, producer_id=who[0], epoch=who[1], commits=commits, bumps_epoch=bumps, **fields
+        )
         self.do(self.shard.end(name, event, self.at()))
         return token
 
@@ -144,9 +139,14 @@ class Desk:
         newest = self.shard._decisions.get(group)
         known = NO_BATCH if newest is None else newest.batch_id
         event = CommitGroup(
-            reply=token, group=group, batch_id=batch_id, members=members, counting=counting,
-            after=known if after is None else after, proof=proof,
-        )  # fmt: skip
+            reply=token,
+            group=group,
+            batch_id=batch_id,
+            members=members,
+            counting=counting,
+            after=known if after is None else after,
+            proof=proof,
+        )
         self.do(self.shard.commit_group(event, self.at()))
         return token
 
@@ -163,10 +163,13 @@ class Desk:
         markers = markers or self.markers.pop(0)
         self.do(
             self.shard.marked(
-                markers.transactional_id, markers.producer_id, markers.epoch,
-                places or markers.places, self.at(),
+                markers.transactional_id,
+                markers.producer_id,
+                markers.epoch,
+                places or markers.places,
+                self.at(),
             )
-        )  # fmt: skip
+        )
 
     def store(self, write: int | None = None) -> None:
         """The log commits up to `write`, or everything; what that sets off is left in flight."""

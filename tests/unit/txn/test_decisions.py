@@ -15,9 +15,10 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.txn.events import Decided, GroupMember, Initialised
-from tidelog.txn.records import PROOF_BYTES_MAX, Counting
+from tidelog.txn.records import PROOF_BYTES_MAX
 from tidelog.txn.shard import QUERY_JUMP_MAX
 from tidelog.txn.transitions import EPOCH_MAX
+from tidelog.wire.batches_decided import Counting
 
 GROUP = "spark.q"
 FIRST, SECOND, THIRD = (f"{GROUP}.{slot}" for slot in range(3))
@@ -199,10 +200,21 @@ def aborted_by_itself(desk):
     return member, InvalidTransactionState
 
 
-@pytest.mark.parametrize("arrange", [
-    unknown, with_a_stale_epoch, with_an_epoch_that_is_too_high, with_another_id, timed_out,
-    being_fenced, being_initialised, still_adding, committed_by_itself, aborted_by_itself,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        unknown,
+        with_a_stale_epoch,
+        with_an_epoch_that_is_too_high,
+        with_another_id,
+        timed_out,
+        being_fenced,
+        being_initialised,
+        still_adding,
+        committed_by_itself,
+        aborted_by_itself,
+    ],
+)
 @pytest.mark.parametrize("is_first", [False, True])
 def test_one_member_at_fault_and_nothing_is_decided(arrange, is_first):
     desk = Desk()
@@ -366,9 +378,7 @@ def test_whoever_comes_between_members_and_decision_waits_for_the_commit():
     before = desk.init(FIRST)
     desk.store()
     between = desk.init(FIRST)
-    assert [type(desk.answers[token]) for token in (before, between)] == [
-        ConcurrentTransactions
-    ] * 2
+    assert [type(desk.answers[token]) for token in (before, between)] == [ConcurrentTransactions] * 2
     assert desk.markers[0].commits
     desk.settle()
 
@@ -383,11 +393,12 @@ def test_a_member_cannot_add_or_end_once_it_is_decided():
     desk.settle()
 
     late = [
-        desk.add(FIRST, member[1:], B), desk.end(FIRST, member[1:], commits=False),
+        desk.add(FIRST, member[1:], B),
+        desk.end(FIRST, member[1:], commits=False),
         desk.end(FIRST, member[1:], commits=False, bumps=True),
         desk.end(FIRST, member[1:], bumps=True),
         desk.init(FIRST, producer_id=member.producer_id, epoch=member.epoch),
-    ]  # fmt: skip
+    ]
 
     assert [type(desk.answers[token]) for token in late] == [ProducerFenced] * 5
 
@@ -400,9 +411,7 @@ def test_what_the_decision_leaves_behind_is_aborted_in_the_same_write():
     assert len(desk.in_flight) == 1
     desk.store()
 
-    assert states(desk) == {
-        FIRST: "PrepareCommit", SECOND: "PrepareAbort", "spark.other.0": "Ongoing",
-    }  # fmt: skip
+    assert states(desk) == {FIRST: "PrepareCommit", SECOND: "PrepareAbort", "spark.other.0": "Ongoing"}
     desk.settle()
     assert states(desk)[SECOND] == "CompleteAbort"
     assert desk.who(SECOND)[1] == 1

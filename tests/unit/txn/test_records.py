@@ -11,7 +11,6 @@ from tidelog.errors import CorruptMessage
 from tidelog.model import NO_EPOCH, NO_PRODUCER, TopicPartition
 from tidelog.records import Record
 from tidelog.txn.records import (
-    Counting,
     Decision,
     DecisionWritten,
     State,
@@ -21,6 +20,7 @@ from tidelog.txn.records import (
     encode,
     fits,
 )
+from tidelog.wire.batches_decided import Counting
 
 
 def unhex(text: str) -> bytes:
@@ -121,16 +121,19 @@ OLD_DECISION = unhex("""
     00000003            # three members
 """)
 
-PLACES = frozenset(
-    {TopicPartition("orders", 0), TopicPartition("orders", 7), TopicPartition("paid", 1)}
-)
+PLACES = frozenset({TopicPartition("orders", 0), TopicPartition("orders", 7), TopicPartition("paid", 1)})
 
 
 def transaction(**fields: Any) -> TransactionRecord:
     defaults: dict[str, Any] = {
-        "producer_id": 1000, "epoch": 5, "timeout_ms": 60_000, "state": State.ONGOING,
-        "places": PLACES, "updated_ms": 1700000001000, "started_ms": 1700000000000,
-    }  # fmt: skip
+        "producer_id": 1000,
+        "epoch": 5,
+        "timeout_ms": 60_000,
+        "state": State.ONGOING,
+        "places": PLACES,
+        "updated_ms": 1700000001000,
+        "started_ms": 1700000000000,
+    }
     return TransactionRecord(**{**defaults, **fields})
 
 
@@ -139,12 +142,17 @@ VALUES = [
     (
         PREPARED,
         transaction(
-            epoch=32767, state=State.PREPARE_COMMIT, places=frozenset({TopicPartition("paid", 1)}),
-            previous_producer_id=1000, next_producer_id=1001, client_version=2, last_epoch=32766,
+            epoch=32767,
+            state=State.PREPARE_COMMIT,
+            places=frozenset({TopicPartition("paid", 1)}),
+            previous_producer_id=1000,
+            next_producer_id=1001,
+            client_version=2,
+            last_epoch=32766,
         ),
     ),
     (EMPTY, transaction(epoch=0, state=State.EMPTY, places=frozenset(), started_ms=-1)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("data", "value"), VALUES)
@@ -165,15 +173,11 @@ def test_a_transaction_is_written_as_kafka_writes_it(data, value):
     ],
 )
 def test_the_older_version_is_read(data, value):
-    assert decode(Record(key=KEY, value=data)) == TransactionWritten(
-        transactional_id="app", value=value
-    )
+    assert decode(Record(key=KEY, value=data)) == TransactionWritten(transactional_id="app", value=value)
 
 
 def test_a_decision_is_written_under_a_key_of_ours():
-    value = Decision(
-        batch_id=42, decided_ms=1700000001000, members=3, after=40, counting=Counting.QUERY
-    )
+    value = Decision(batch_id=42, decided_ms=1700000001000, members=3, after=40, counting=Counting.QUERY)
     written = DecisionWritten(group="spark.q", value=value)
 
     record = encode(written, 123)
@@ -184,9 +188,8 @@ def test_a_decision_is_written_under_a_key_of_ours():
 
 def test_a_proof_is_a_tag_of_its_decision_which_older_nodes_pass_over():
     value = Decision(
-        batch_id=42, decided_ms=1700000001000, members=3, after=40, counting=Counting.QUERY,
-        proof=b"proof",
-    )  # fmt: skip
+        batch_id=42, decided_ms=1700000001000, members=3, after=40, counting=Counting.QUERY, proof=b"proof"
+    )
     written = DecisionWritten(group="spark.q", value=value)
 
     record = encode(written, 123)
@@ -200,20 +203,13 @@ def test_older_decisions_are_read_and_what_later_ones_say_in_tags_is_passed_over
     new = replace(old, after=40, counting=Counting.QUERY)
     later = DECISION[:-1] + bytes.fromhex("01 07 02 beef")
 
-    assert decode(Record(key=DECISION_KEY, value=OLD_DECISION)) == DecisionWritten(
-        group="spark.q", value=old
-    )
-    assert decode(Record(key=DECISION_KEY, value=later)) == DecisionWritten(
-        group="spark.q", value=new
-    )
+    assert decode(Record(key=DECISION_KEY, value=OLD_DECISION)) == DecisionWritten(group="spark.q", value=old)
+    assert decode(Record(key=DECISION_KEY, value=later)) == DecisionWritten(group="spark.q", value=new)
 
 
 @pytest.mark.parametrize(
     "written",
-    [
-        TransactionWritten(transactional_id="app", value=None),
-        DecisionWritten(group="spark.q", value=None),
-    ],
+    [TransactionWritten(transactional_id="app", value=None), DecisionWritten(group="spark.q", value=None)],
 )
 def test_what_is_forgotten_has_no_value(written):
     record = encode(written, 123)
@@ -271,12 +267,18 @@ producers = st.integers(0, 2**63 - 1)
 places = st.frozensets(st.builds(TopicPartition, names, st.integers(0, 2**31 - 1)), max_size=200)
 transactions = st.builds(
     TransactionRecord,
-    producer_id=producers, epoch=epochs, timeout_ms=st.integers(0, 2**31 - 1),
+    producer_id=producers,
+    epoch=epochs,
+    timeout_ms=st.integers(0, 2**31 - 1),
     previous_producer_id=producers | st.just(NO_PRODUCER),
-    next_producer_id=producers | st.just(NO_PRODUCER), last_epoch=epochs | st.just(NO_EPOCH),
-    state=st.sampled_from([state for state in State if state is not State.EMPTY]), places=places,
-    updated_ms=producers, started_ms=producers | st.just(-1), client_version=st.integers(0, 2),
-)  # fmt: skip
+    next_producer_id=producers | st.just(NO_PRODUCER),
+    last_epoch=epochs | st.just(NO_EPOCH),
+    state=st.sampled_from([state for state in State if state is not State.EMPTY]),
+    places=places,
+    updated_ms=producers,
+    started_ms=producers | st.just(-1),
+    client_version=st.integers(0, 2),
+)
 
 
 @given(names, transactions)

@@ -14,14 +14,7 @@ from tidelog.errors import StorageError
 from tidelog.model import NO_PRODUCER
 from tidelog.txn.events import Decided, Ended, GroupMember, Initialised
 from tidelog.txn.limits import Limits
-from tidelog.txn.records import (
-    DecisionWritten,
-    State,
-    TransactionRecord,
-    TransactionWritten,
-    decode,
-    encode,
-)
+from tidelog.txn.records import DecisionWritten, State, TransactionRecord, TransactionWritten, decode, encode
 from tidelog.txn.transitions import EPOCH_MAX
 
 NAMES: Final = ["app", "spark.q.0", "spark.q.1"]
@@ -29,9 +22,14 @@ LIMITS: Final = Limits(timeout_max_ms=60_000, id_expiration_ms=300_000, waiting_
 PLACES: Final = [A, B, C]
 EMPTY, OPEN, PC, PA, CC, CA = State
 LEGAL: Final[dict[State | None, set[State | None]]] = {
-    None: {EMPTY}, EMPTY: {EMPTY, OPEN, CA, None}, OPEN: {OPEN, PC, PA}, PC: {CC}, PA: {CA},
-    CC: {EMPTY, OPEN, CA, None}, CA: {EMPTY, OPEN, CA, None},
-}  # fmt: skip
+    None: {EMPTY},
+    EMPTY: {EMPTY, OPEN, CA, None},
+    OPEN: {OPEN, PC, PA},
+    PC: {CC},
+    PA: {CA},
+    CC: {EMPTY, OPEN, CA, None},
+    CA: {EMPTY, OPEN, CA, None},
+}
 BUILT_ON_A_FAILURE: Final[dict[State | None, set[State | None]]] = {PC: {OPEN}, PA: {OPEN}}
 """The completion failed, and what was built upon it did not."""
 
@@ -47,9 +45,7 @@ class Crowd:
         written = TransactionWritten(transactional_id="app", value=old)
         self.desk = Desk(LIMITS, [encode(written, WALL_MS)])
         self.fails = fails
-        self.known: dict[str, list[tuple[int, int]]] = {
-            name: [(5, EPOCH_MAX - 4)] for name in NAMES
-        }
+        self.known: dict[str, list[tuple[int, int]]] = {name: [(5, EPOCH_MAX - 4)] for name in NAMES}
         self.tokens: dict[str, tuple[str, bool]] = {}
         self.batch = 0
         self.answered_batch = -1
@@ -59,9 +55,22 @@ class Crowd:
     def step(self, number: int) -> None:
         """Do what `number` says: the kind, then the details."""
         actions: list[Callable[[str, int], None]] = [
-            self.init, self.add, self.add, self.end, self.end, self.store, self.store, self.store,
-            self.mark, self.mark, self.group, self.wait, self.fail, self.restart, self.operate,
-        ]  # fmt: skip
+            self.init,
+            self.add,
+            self.add,
+            self.end,
+            self.end,
+            self.store,
+            self.store,
+            self.store,
+            self.mark,
+            self.mark,
+            self.group,
+            self.wait,
+            self.fail,
+            self.restart,
+            self.operate,
+        ]
         number, kind = divmod(number, len(actions))
         number, which = divmod(number, len(NAMES))
         actions[kind](NAMES[which], number)
@@ -88,9 +97,12 @@ class Crowd:
         number, bumps = divmod(number, 2)
         needs_id = self.desk.shard.needs_fresh_id(name)
         token = self.desk.end(
-            name, self.who(name, number), commits=bool(commits), bumps=bool(bumps),
+            name,
+            self.who(name, number),
+            commits=bool(commits),
+            bumps=bool(bumps),
             fresh_id=next(self.desk._ids) if needs_id else NO_PRODUCER,
-        )  # fmt: skip
+        )
         self.tokens[token] = name, bool(commits)
 
     def group(self, name: str, number: int) -> None:
@@ -178,9 +190,7 @@ class Crowd:
 def live(desk: Desk) -> dict[str, object]:
     """All that is known as stored."""
     known: dict[str, object] = {
-        name: each.stored
-        for name, each in desk.shard._transactions.items()
-        if each.stored is not None
+        name: each.stored for name, each in desk.shard._transactions.items() if each.stored is not None
     }
     return known | dict.fromkeys(("decision",) * len(desk.shard.decisions()), decision_of(desk))
 
@@ -254,7 +264,15 @@ def test_the_crowd_does_sensible_things_too():
 
     assert seen == {state.value for state in State}
     assert kinds >= {
-        "Initialised", "Ended", "Decided", "ConcurrentTransactions", "ProducerFenced",
-        "InvalidProducerEpoch", "InvalidTransactionState", "InvalidProducerIdMapping",
-        "NotCoordinator", "a decision with members", "a last epoch",
-    }  # fmt: skip
+        "Initialised",
+        "Ended",
+        "Decided",
+        "ConcurrentTransactions",
+        "ProducerFenced",
+        "InvalidProducerEpoch",
+        "InvalidTransactionState",
+        "InvalidProducerIdMapping",
+        "NotCoordinator",
+        "a decision with members",
+        "a last epoch",
+    }

@@ -32,16 +32,10 @@ from tidelog.txn.events import (
     SendMarkers,
 )
 from tidelog.txn.limits import Limits
-from tidelog.txn.records import (
-    NO_BATCH,
-    Counting,
-    State,
-    TransactionRecord,
-    TransactionWritten,
-    encode,
-)
+from tidelog.txn.records import State, TransactionRecord, TransactionWritten, encode
 from tidelog.txn.shard import Shard
 from tidelog.txn.transitions import EPOCH_MAX
+from tidelog.wire.batches_decided import NO_BATCH, Counting
 
 DAY = 24 * 60 * 60
 USABLE_MAX = EPOCH_MAX - 1
@@ -52,9 +46,15 @@ def worn(epoch, state=State.EMPTY, **fields):
     """A log whose id `x` has come to `epoch`."""
     places = frozenset() if state is State.EMPTY else frozenset({A})
     record = TransactionRecord(
-        producer_id=7, epoch=epoch, timeout_ms=60_000, state=state, places=places,
-        updated_ms=WALL_MS + 1_000_000, started_ms=WALL_MS + 1_000_000, **fields,
-    )  # fmt: skip
+        producer_id=7,
+        epoch=epoch,
+        timeout_ms=60_000,
+        state=state,
+        places=places,
+        updated_ms=WALL_MS + 1_000_000,
+        started_ms=WALL_MS + 1_000_000,
+        **fields,
+    )
     return [encode(TransactionWritten(transactional_id="x", value=record), WALL_MS)]
 
 
@@ -66,23 +66,12 @@ def test_nothing_is_served_before_the_log_is_read():
     places = frozenset({A})
     answers = [
         *shard.init_producer("x", InitProducer(reply=1, timeout_ms=1, fresh_id=1), at),
-        *shard.add_partitions(
-            "x", AddPartitions(reply=2, producer_id=1, epoch=0, places=places), at
-        ),
-        *shard.end(
-            "x",
-            EndTransaction(reply=3, producer_id=1, epoch=0, commits=True, bumps_epoch=False),
-            at,
-        ),
+        *shard.add_partitions("x", AddPartitions(reply=2, producer_id=1, epoch=0, places=places), at),
+        *shard.end("x", EndTransaction(reply=3, producer_id=1, epoch=0, commits=True, bumps_epoch=False), at),
         *shard.abort("x", 4, at),
         *shard.commit_group(
             CommitGroup(
-                reply=5,
-                group="spark.q",
-                batch_id=1,
-                after=NO_BATCH,
-                members=(),
-                counting=Counting.QUERY,
+                reply=5, group="spark.q", batch_id=1, after=NO_BATCH, members=(), counting=Counting.QUERY
             ),
             at,
         ),
@@ -119,9 +108,7 @@ def test_everyone_who_waits_is_told_when_the_shard_goes():
 def test_a_timeout_outside_of_the_limits_is_refused(timeout_ms):
     desk = Desk()
 
-    assert isinstance(
-        desk.answers[desk.init("x", timeout_ms=timeout_ms)], InvalidTransactionTimeout
-    )
+    assert isinstance(desk.answers[desk.init("x", timeout_ms=timeout_ms)], InvalidTransactionTimeout)
     assert desk.in_flight == {}
 
 
@@ -313,9 +300,8 @@ def test_a_transaction_is_complete_when_every_partition_has_its_marker():
     desk.store()
     (markers,) = desk.markers
     assert markers == SendMarkers(
-        transactional_id="x", producer_id=100, epoch=0, commits=False, is_bumped=False,
-        places=(A, B, C),
-    )  # fmt: skip
+        transactional_id="x", producer_id=100, epoch=0, commits=False, is_bumped=False, places=(A, B, C)
+    )
 
     desk.mark(markers, A, B)
     assert desk.in_flight == {}
@@ -562,10 +548,11 @@ def test_what_says_that_it_is_of_the_last_epoch_is_refused():
     desk.settle()
     forged = (7, EPOCH_MAX)
     asked = [
-        desk.add("x", forged), desk.end("x", forged, commits=False),
+        desk.add("x", forged),
+        desk.end("x", forged, commits=False),
         desk.end("x", forged, commits=False, bumps=True, fresh_id=8),
         desk.init("x", producer_id=7, epoch=EPOCH_MAX, fresh_id=8),
-    ]  # fmt: skip
+    ]
     verified = desk.add("x", forged, verify_only=True)
 
     assert all(isinstance(desk.answers[token], ProducerFenced) for token in asked)
@@ -592,9 +579,7 @@ def test_what_a_log_of_before_has_open_in_the_last_epoch_is_ended_and_not_by_its
     assert list(shard.loaded(clock())) == []
     assert shard.next_deadline() is not None
     (refused,) = shard.end(
-        "x",
-        EndTransaction(reply=1, producer_id=7, epoch=EPOCH_MAX, commits=True, bumps_epoch=False),
-        clock(),
+        "x", EndTransaction(reply=1, producer_id=7, epoch=EPOCH_MAX, commits=True, bumps_epoch=False), clock()
     )
     assert isinstance(refused, Answer)
     assert isinstance(refused.result, ProducerFenced)

@@ -37,14 +37,23 @@ OTHER: Final = "spark.q.1"
 GROUP: Final = "spark.q"
 DAY: Final = 24 * 60 * 60
 STATES: Final = {
-    None: "-", "Empty": "E", "Ongoing": "O", "PrepareCommit": "PC", "PrepareAbort": "PA",
-    "CompleteCommit": "CC", "CompleteAbort": "CA",
-}  # fmt: skip
+    None: "-",
+    "Empty": "E",
+    "Ongoing": "O",
+    "PrepareCommit": "PC",
+    "PrepareAbort": "PA",
+    "CompleteCommit": "CC",
+    "CompleteAbort": "CA",
+}
 ERRORS: Final[dict[type[BrokerError], str]] = {
-    ConcurrentTransactions: "CT", ProducerFenced: "PF", InvalidProducerEpoch: "PE",
-    InvalidProducerIdMapping: "IM", InvalidTransactionState: "IS", TransactionAbortable: "TA",
+    ConcurrentTransactions: "CT",
+    ProducerFenced: "PF",
+    InvalidProducerEpoch: "PE",
+    InvalidProducerIdMapping: "IM",
+    InvalidTransactionState: "IS",
+    TransactionAbortable: "TA",
     TransactionalIdNotFound: "NF",
-}  # fmt: skip
+}
 
 
 # How a state is reached. The producer's epoch is 1, or 2 where its end or a fence has bumped it.
@@ -189,9 +198,13 @@ def sweep(desk: Desk) -> None:
 def mark(desk: Desk) -> None:
     producer_id, epoch = who(desk)
     markers = SendMarkers(
-        transactional_id=NAME, producer_id=producer_id, epoch=epoch, commits=True, is_bumped=False,
+        transactional_id=NAME,
+        producer_id=producer_id,
+        epoch=epoch,
+        commits=True,
+        is_bumped=False,
         places=(A, B),
-    )  # fmt: skip
+    )
     desk.markers.clear()
     desk.mark(markers)
 

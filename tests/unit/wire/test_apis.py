@@ -4,10 +4,17 @@ from tidelog.wire.apis import APIS, Api
 from tidelog.wire.entities import request_type, response_type
 
 KAFKAJS_MOST = {  # kafkajs 2.2: it sends its own highest version, whatever is advertised
-    Api.PRODUCE: 7, Api.FETCH: 11, Api.LIST_OFFSETS: 1, Api.METADATA: 6, Api.API_VERSIONS: 2,
-    Api.CREATE_TOPICS: 3, Api.DELETE_TOPICS: 1, Api.DELETE_RECORDS: 1, Api.INIT_PRODUCER_ID: 1,
+    Api.PRODUCE: 7,
+    Api.FETCH: 11,
+    Api.LIST_OFFSETS: 1,
+    Api.METADATA: 6,
+    Api.API_VERSIONS: 2,
+    Api.CREATE_TOPICS: 3,
+    Api.DELETE_TOPICS: 1,
+    Api.DELETE_RECORDS: 1,
+    Api.INIT_PRODUCER_ID: 1,
     Api.CREATE_PARTITIONS: 1,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("api", "most"), KAFKAJS_MOST.items())

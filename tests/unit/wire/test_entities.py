@@ -42,7 +42,7 @@ ANSWERS: dict[Api, dict[str, Any]] = {
     Api.OFFSET_FOR_LEADER_EPOCH: {"topics": [{"topic": "t", "partitions": [{"end_offset": 4}]}]},
     Api.CREATE_PARTITIONS: {"results": [{"name": "t", "error_message": None}]},
     Api.DESCRIBE_CLUSTER: {"brokers": [{"broker_id": 1, "host": "h", "port": 9092}]},
-}  # fmt: skip
+}
 
 REQUESTS: dict[Api, dict[str, Any]] = {
     Api.METADATA: {"topics": [{"name": "t", "topic_id": SOME_ID}]},
@@ -51,9 +51,7 @@ REQUESTS: dict[Api, dict[str, Any]] = {
         "forgotten_topics_data": [{"topic": "u", "topic_id": SOME_ID, "partitions": [1, 2]}],
     },
     Api.CREATE_TOPICS: {
-        "topics": [
-            {"name": "t", "assignments": [{"broker_ids": [1, 2]}], "configs": [{"name": "c"}]}
-        ]
+        "topics": [{"name": "t", "assignments": [{"broker_ids": [1, 2]}], "configs": [{"name": "c"}]}]
     },
     Api.DELETE_TOPICS: {"topics": [{"name": "t"}, {"topic_id": SOME_ID}], "topic_names": ["t"]},
     Api.LIST_OFFSETS: {"topics": [{"name": "t", "partitions": [{"timestamp": -2}]}]},

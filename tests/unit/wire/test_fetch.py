@@ -23,10 +23,7 @@ def test_kio_reads_what_a_response_says(version):
     topics = [
         (
             topic_of(version, 1),
-            [
-                PartitionFetched(4, 0, 2**40, 2**40 - 1, 17, buffers, size),
-                PartitionFetched(5, 1),
-            ],
+            [PartitionFetched(4, 0, 2**40, 2**40 - 1, 17, buffers, size), PartitionFetched(5, 1)],
         ),
         (topic_of(version, 2), []),
         (topic_of(version, 3), [PartitionFetched(0, 0, 10, 10, 0, [b"x"], 1)]),

@@ -8,9 +8,17 @@ MIB = 1024 * 1024
 SHARED_BYTES = 64 * 1024
 # Sizes around every border: of the shared buffer, of a growth, of what is given at once.
 BORDERS = [
-    SHARED_BYTES - 5, SHARED_BYTES - 4, SHARED_BYTES - 3, SHARED_BYTES, SHARED_BYTES + 1,
-    2 * SHARED_BYTES, 2 * SHARED_BYTES + 1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1,
-]  # fmt: skip
+    SHARED_BYTES - 5,
+    SHARED_BYTES - 4,
+    SHARED_BYTES - 3,
+    SHARED_BYTES,
+    SHARED_BYTES + 1,
+    2 * SHARED_BYTES,
+    2 * SHARED_BYTES + 1,
+    2 * MIB - 1,
+    2 * MIB,
+    2 * MIB + 1,
+]
 
 
 def framed(*payloads):
@@ -86,11 +94,7 @@ def test_a_length_that_lies_is_refused_by_its_four_bytes(size):
 
 @pytest.mark.parametrize(
     ("beginning", "protocol"),
-    [
-        (b"HTTP/1.1 400 Bad Request", "HTTP"),
-        (b"GET / HTTP/1.1", "HTTP"),
-        (b"\x16\x03\x01\x02\x00", "TLS"),
-    ],
+    [(b"HTTP/1.1 400 Bad Request", "HTTP"), (b"GET / HTTP/1.1", "HTTP"), (b"\x16\x03\x01\x02\x00", "TLS")],
 )
 def test_another_protocol_is_named_and_not_told_as_a_size(beginning, protocol):
     with pytest.raises(FrameRefused, match=f"^{protocol} and not Kafka's protocol"):

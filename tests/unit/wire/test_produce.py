@@ -10,12 +10,7 @@ from tidelog.records import Record, encode_batch
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import encode, request_entity
 from tidelog.wire.lengths import MessageDamaged
-from tidelog.wire.produce import (
-    PartitionAnswer,
-    Repeated,
-    decode_request,
-    encode_response,
-)
+from tidelog.wire.produce import PartitionAnswer, Repeated, decode_request, encode_response
 
 VERSIONS = range(3, 14)
 BATCH = bytes(encode_batch([Record(value=b"hello")]))
@@ -39,12 +34,14 @@ def decode(frame):
 def plain(request):
     """What a request says, with copies instead of views."""
     return (
-        request.transactional_id, request.acks, request.timeout_ms,
+        request.transactional_id,
+        request.acks,
+        request.timeout_ms,
         [
             (topic, [(p, None if records is None else bytes(records)) for p, records, _ in parts])
             for topic, parts in request.topics
         ],
-    )  # fmt: skip
+    )
 
 
 # Requests.
@@ -173,13 +170,25 @@ def frame_from(options):
 @given(
     first=OPTIONS,
     changes=st.dictionaries(
-        st.sampled_from(["version", "topic", "partition", "batch", "acks", "timeout_ms",
-                         "transactional_id", "client_id", "correlation_id"]), st.none(), max_size=2
+        st.sampled_from(
+            [
+                "version",
+                "topic",
+                "partition",
+                "batch",
+                "acks",
+                "timeout_ms",
+                "transactional_id",
+                "client_id",
+                "correlation_id",
+            ]
+        ),
+        st.none(),
+        max_size=2,
     ),
     other=OPTIONS,
-    mangle=st.none()
-    | st.tuples(st.integers(0, 400), st.sampled_from([b"", b"\0", b"\1", b"\xff"])),
-)  # fmt: skip
+    mangle=st.none() | st.tuples(st.integers(0, 400), st.sampled_from([b"", b"\0", b"\1", b"\xff"])),
+)
 def test_whatever_is_taken_for_a_repeat_decodes_to_the_same(first, changes, other, mangle):
     repeated = expected_after(frame_from(first))
     options = {k: other[k] if k in changes else v for k, v in first.items()}
@@ -198,24 +207,39 @@ def test_whatever_is_taken_for_a_repeat_decodes_to_the_same(first, changes, othe
         request = decode(second)
         assert header_of(second).version == repeated.version
         assert plain(request) == (
-            None, repeated.acks, repeated.timeout_ms,
+            None,
+            repeated.acks,
+            repeated.timeout_ms,
             [(repeated.topic, [(repeated.partition, bytes(batch))])],
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"acks": 0}, {"topic": "orderz"}, {"topic": "orders2"}, {"version": 10},
-        {"partition": 1}, {"timeout_ms": 1001}, {"client_id": "tesd"}, {"transactional_id": "t"},
-        {"batch": None}, {"batch": b""},
+        {"acks": 0},
+        {"topic": "orderz"},
+        {"topic": "orders2"},
+        {"version": 10},
+        {"partition": 1},
+        {"timeout_ms": 1001},
+        {"client_id": "tesd"},
+        {"transactional_id": "t"},
+        {"batch": None},
+        {"batch": b""},
     ],
-)  # fmt: skip
+)
 def test_anything_different_is_decoded(change):
     usual = {
-        "version": 9, "topic": "orders", "partition": 0, "batch": BATCH, "acks": -1,
-        "timeout_ms": 1000, "client_id": "test", "transactional_id": None,
-    }  # fmt: skip
+        "version": 9,
+        "topic": "orders",
+        "partition": 0,
+        "batch": BATCH,
+        "acks": -1,
+        "timeout_ms": 1000,
+        "client_id": "test",
+        "transactional_id": None,
+    }
     repeated = expected_after(frame_from(usual))
     assert repeated is not None
 
@@ -269,9 +293,8 @@ def test_the_answer_to_a_repeat_is_the_answer_to_the_request(version, error):
     repeated = expected_after(produce_frame(version, [(topic, [(5, BATCH)])]))
     assert repeated is not None
     answer = PartitionAnswer(
-        5, error, base_offset=2**40, append_time_ms=1234, log_start=7,
-        message="no" if error else None,
-    )  # fmt: skip
+        5, error, base_offset=2**40, append_time_ms=1234, log_start=7, message="no" if error else None
+    )
 
     assert repeated.encode_answer(answer) == encode_response(version, [(topic, [answer])])
 

@@ -34,10 +34,13 @@ def sliced(api: int, version: int, answer: dict[str, Any]) -> tuple[bytes, int]:
 @pytest.mark.parametrize(("api", "version"), ANSWERED)
 @pytest.mark.parametrize("times", [1, 9, 140])
 def test_slices_add_up_to_the_bytes_of_the_whole(api, version, times):
-    answer = grown(ANSWERS[api], times) if times < 140 else {
-        name: value * times if isinstance(value, list) else value
-        for name, value in ANSWERS[api].items()
-    }  # fmt: skip
+    answer = (
+        grown(ANSWERS[api], times)
+        if times < 140
+        else {
+            name: value * times if isinstance(value, list) else value for name, value in ANSWERS[api].items()
+        }
+    )
 
     assert sliced(api, version, answer)[0] == encode(response_entity(api, version, answer))
 

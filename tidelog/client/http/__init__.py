@@ -11,7 +11,7 @@
                   what each call asks, as plans
     transport.py  what the drivers share of httpx
     surface.py    plans as methods
-    blocking.py   Client
+    blocking.py   Client, derived from awaiting.py
     awaiting.py   AsyncClient
 
 Rule 1: only the last four know httpx, and only the last two wait for anything.

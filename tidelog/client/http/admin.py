@@ -18,9 +18,7 @@ class ClientPlans:
     def cluster(self, *topics: str) -> Plan[Document]:
         """Brokers, quorum and partitions: of all topics, or of those named."""
         query = {"topics": ",".join(topics) if topics else None}
-        found: Document = yield from self.core.ask(
-            Ask(method="GET", path="/v1/cluster", query=query)
-        )
+        found: Document = yield from self.core.ask(Ask(method="GET", path="/v1/cluster", query=query))
         return found
 
     def health(self) -> Plan[Document]:
@@ -59,12 +57,15 @@ class ClientPlans:
         return (
             yield from self.core.ask(
                 Ask(
-                    method=method.upper(), path=path, query=query or {},
-                    body=None if body is None else to_json(body), idempotency_key=idempotency_key,
+                    method=method.upper(),
+                    path=path,
+                    query=query or {},
+                    body=None if body is None else to_json(body),
+                    idempotency_key=idempotency_key,
                     seconds_max=self.core.change_seconds,
                 )
             )
-        )  # fmt: skip
+        )
 
 
 class GroupsPlans:
@@ -96,9 +97,14 @@ class GroupsPlans:
     ) -> Plan[Document]:
         """Let a group without members go on from somewhere else: say one of `to` to `shift`."""
         wanted = {
-            "topic": topic, "partitions": None if partitions is None else [*partitions],
-            "to": to, "offset": offset, "time_ms": time_ms, "shift": shift, "dry_run": dry_run,
-        }  # fmt: skip
+            "topic": topic,
+            "partitions": None if partitions is None else [*partitions],
+            "to": to,
+            "offset": offset,
+            "time_ms": time_ms,
+            "shift": shift,
+            "dry_run": dry_run,
+        }
         path = path_of("v1", "groups", group, "reset")
         return (yield from _change(self._core, "POST", path, wanted))
 
@@ -127,10 +133,7 @@ class BrokersPlans:
         throttle_bytes_per_second: int | None = None,
     ) -> Plan[Document]:
         """Let others hold all that a node holds; `undo` lets it get replicas again."""
-        wanted = {
-            "dry_run": dry_run, "undo": undo,
-            "throttle_bytes_per_second": throttle_bytes_per_second,
-        }  # fmt: skip
+        wanted = {"dry_run": dry_run, "undo": undo, "throttle_bytes_per_second": throttle_bytes_per_second}
         path = path_of("v1", "brokers", node, "drain")
         return (yield from _change(self._core, "POST", path, wanted))
 

@@ -1,7 +1,9 @@
-"""The client for coroutines: what `blocking.py` has, to be awaited.
+"""The client for coroutines: one task waits for a call, and others go on meanwhile.
 
 Rule: nothing is decided here. A method is a plan of another module, and this one performs its
       effects.
+
+Write by hand only this module: `python -m tests.support.derive_client` makes `blocking.py` of it.
 """
 
 import asyncio
@@ -108,9 +110,12 @@ class Driver:
     async def _send(self, request: Request) -> Reply | Lost:
         try:
             response = await self.http.request(
-                request.method, request.url, headers=request.headers, content=request.body,
+                request.method,
+                request.url,
+                headers=request.headers,
+                content=request.body,
                 timeout=timeout_of(request),
-            )  # fmt: skip
+            )
         except httpx.RequestError as error:
             return lost_of(error, request)
         return reply_of(response, response.content)
@@ -131,11 +136,10 @@ class Stream:
         try:
             self._response = await self._http.send(
                 self._http.build_request(
-                    request.method, request.url, headers=request.headers,
-                    timeout=timeout_of(request),
+                    request.method, request.url, headers=request.headers, timeout=timeout_of(request)
                 ),
                 stream=True,
-            )  # fmt: skip
+            )
             body = b"" if self._response.status_code == 200 else await self._response.aread()
         except httpx.RequestError as error:
             return lost_of(error, request)
@@ -237,11 +241,7 @@ class AsyncQueue(Surface[QueuePlans]):
     redrive = call(QueuePlans.redrive)
 
     async def consume(
-        self,
-        *,
-        max: int = 1,
-        visibility: Seconds | None = None,
-        idle: Seconds | None = None,
+        self, *, max: int = 1, visibility: Seconds | None = None, idle: Seconds | None = None
     ) -> AsyncGenerator[AsyncMessage, None]:
         """Messages as they come, for ever, or until none came for `idle` seconds.
 
@@ -361,9 +361,7 @@ class AsyncClient(Surface[ClientPlans]):
         settings = Settings(
             timeout=timeout, retries=retries, backoff=backoff, reconnect_seconds=reconnect_seconds
         )
-        core = make_core(
-            addresses, settings, discover=discover, clock=clock, random=random, new_key=new_key
-        )
+        core = make_core(addresses, settings, discover=discover, clock=clock, random=random, new_key=new_key)
         http = httpx.AsyncClient(transport=transport, **options(core, connections_max))
         super().__init__(ClientPlans(core), Driver(http, sleep))
         self.topics = AsyncTopics(TopicsPlans(core), self._driver)

@@ -2,10 +2,12 @@
 
 Rule: nothing is decided here. A method is a plan of another module, and this one performs its
       effects.
+
+Do not edit: `python -m tests.support.derive_client` makes this module of `awaiting.py`.
 """
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import httpx
@@ -106,9 +108,12 @@ class Driver:
     def _send(self, request: Request) -> Reply | Lost:
         try:
             response = self.http.request(
-                request.method, request.url, headers=request.headers, content=request.body,
+                request.method,
+                request.url,
+                headers=request.headers,
+                content=request.body,
                 timeout=timeout_of(request),
-            )  # fmt: skip
+            )
         except httpx.RequestError as error:
             return lost_of(error, request)
         return reply_of(response, response.content)
@@ -121,7 +126,7 @@ class Stream:
         self._http = http
         self._request: Request | None = None
         self._response: httpx.Response | None = None
-        self._chunks: Generator[bytes, None, None] | None = None
+        self._chunks: Iterator[bytes] | None = None
 
     def open(self, request: Request) -> Reply | Lost:
         self.close()
@@ -129,15 +134,14 @@ class Stream:
         try:
             self._response = self._http.send(
                 self._http.build_request(
-                    request.method, request.url, headers=request.headers,
-                    timeout=timeout_of(request),
+                    request.method, request.url, headers=request.headers, timeout=timeout_of(request)
                 ),
                 stream=True,
-            )  # fmt: skip
+            )
             body = b"" if self._response.status_code == 200 else self._response.read()
         except httpx.RequestError as error:
             return lost_of(error, request)
-        self._chunks = self._response.iter_bytes()  # type: ignore[assignment]
+        self._chunks = self._response.iter_bytes()
         return reply_of(self._response, body)
 
     def pull(self) -> bytes | Lost:
@@ -233,11 +237,7 @@ class Queue(Surface[QueuePlans]):
     redrive = call(QueuePlans.redrive)
 
     def consume(
-        self,
-        *,
-        max: int = 1,
-        visibility: Seconds | None = None,
-        idle: Seconds | None = None,
+        self, *, max: int = 1, visibility: Seconds | None = None, idle: Seconds | None = None
     ) -> Generator[Message, None, None]:
         """Messages as they come, for ever, or until none came for `idle` seconds.
 
@@ -329,7 +329,7 @@ class Brokers(Surface[BrokersPlans]):
 
 
 class Client(Surface[ClientPlans]):
-    """A client of the HTTP face. Threads may share it; close it, or use it in a `with`.
+    """A client of the HTTP face, which threads may share; close it, or use it in a `with`.
 
     It takes one address of the cluster or several, finds the other nodes by itself, and asks the
     leader of what a request is about. `timeout` is how long a node may be silent, in seconds;
@@ -357,9 +357,7 @@ class Client(Surface[ClientPlans]):
         settings = Settings(
             timeout=timeout, retries=retries, backoff=backoff, reconnect_seconds=reconnect_seconds
         )
-        core = make_core(
-            addresses, settings, discover=discover, clock=clock, random=random, new_key=new_key
-        )
+        core = make_core(addresses, settings, discover=discover, clock=clock, random=random, new_key=new_key)
         http = httpx.Client(transport=transport, **options(core, connections_max))
         super().__init__(ClientPlans(core), Driver(http, sleep))
         self.topics = Topics(TopicsPlans(core), self._driver)

@@ -17,25 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from tidelog.client.http.effects import (
-    Emit,
-    Flow,
-    Lost,
-    Open,
-    Plan,
-    Pull,
-    Reply,
-    Request,
-    Send,
-    Wait,
-)
-from tidelog.client.http.errors import (
-    ABOUT,
-    OutcomeUnknown,
-    TidelogHTTPError,
-    Unavailable,
-    error_of,
-)
+from tidelog.client.http.effects import Emit, Flow, Lost, Open, Plan, Pull, Reply, Request, Send, Wait
+from tidelog.client.http.errors import ABOUT, OutcomeUnknown, TidelogHTTPError, Unavailable, error_of
 from tidelog.client.http.routes import Place, Routes
 from tidelog.client.http.sse import EVENT_BYTES_MAX, Event, EventTooLong, Parser
 from tidelog.client.http.tokens import Tokens
@@ -211,12 +194,14 @@ class Core:
         return (
             yield from self.ask(
                 replace(
-                    ask, query={**ask.query, **how}, idempotency_key=idempotency_key,
+                    ask,
+                    query={**ask.query, **how},
+                    idempotency_key=idempotency_key,
                     seconds_max=wait_ms / 1000 + ANSWER_MARGIN_SECONDS,
                 ),
                 tries,
             )
-        )  # fmt: skip
+        )
 
     def send(self, ask: Ask, tries: "Tries | None" = None) -> Plan[Reply]:
         """The answer that is a success; a TidelogHTTPError otherwise."""
@@ -265,9 +250,7 @@ class Core:
         if ask.is_repeat:
             headers["idempotency-repeat"] = "true"
         seconds = self.settings.timeout if ask.seconds_max is None else ask.seconds_max
-        return Request(
-            method=ask.method, url=url, headers=headers, body=ask.body, seconds_max=seconds
-        )
+        return Request(method=ask.method, url=url, headers=headers, body=ask.body, seconds_max=seconds)
 
     def _url(self, origin: str, path: str, query: Mapping[str, Any]) -> str:
         given = {name: _text(value) for name, value in query.items() if value is not None}
@@ -295,10 +278,9 @@ class Core:
             seconds = min(self.settings.timeout, REFRESH_SECONDS_MAX)
             reply = yield Send(
                 Request(
-                    method="GET", url=origin + path, headers={"accept": JSON}, body=None,
-                    seconds_max=seconds,
+                    method="GET", url=origin + path, headers={"accept": JSON}, body=None, seconds_max=seconds
                 )
-            )  # fmt: skip
+            )
             if isinstance(reply, Reply) and reply.status == 200:
                 document = document_of(reply)
             else:
@@ -354,10 +336,12 @@ class Core:
 
     def _stream_request(self, origin: str, ask: Ask, cursor: str | None) -> Request:
         return Request(
-            method=ask.method, url=self._url(origin, ask.path, {**ask.query, "from": cursor}),
-            headers={"accept": EVENT_STREAM, "cache-control": "no-store"}, body=None,
+            method=ask.method,
+            url=self._url(origin, ask.path, {**ask.query, "from": cursor}),
+            headers={"accept": EVENT_STREAM, "cache-control": "no-store"},
+            body=None,
             seconds_max=SILENCE_SECONDS_MAX,
-        )  # fmt: skip
+        )
 
 
 class Tries:
@@ -408,9 +392,7 @@ class Tries:
         is_stumble = status >= 500 and status not in (502, 503)
         is_known = not is_stumble and (is_settled or not self.may_have_happened)
         if is_known or not self.ask.is_write:
-            return error_of(
-                status, problem, what, attempts=self.told, is_repeat=self.may_have_happened
-            )
+            return error_of(status, problem, what, attempts=self.told, is_repeat=self.may_have_happened)
         why = problem.get("detail") or f"the answer was {status}"
         if not is_stumble:  # then the document speaks of the last attempt alone
             problem = {name: fact for name, fact in problem.items() if name not in ABOUT}
@@ -432,9 +414,11 @@ class Tries:
                 message += ". Nothing was written"
         status = self._problem.get("status")
         return Unavailable(
-            message, problem=self._problem, status=status if isinstance(status, int) else None,
+            message,
+            problem=self._problem,
+            status=status if isinstance(status, int) else None,
             attempts=self.told[:-1],
-        )  # fmt: skip
+        )
 
     def _unknown(
         self, why: str, problem: dict[str, Any], what: str, status: int | None = None
@@ -448,9 +432,8 @@ class Tries:
                 f"idempotency_key={key!r}"
             )
         return OutcomeUnknown(
-            message, idempotency_key=key, problem=problem, attempts=self.told, is_repeat=True,
-            status=status,
-        )  # fmt: skip
+            message, idempotency_key=key, problem=problem, attempts=self.told, is_repeat=True, status=status
+        )
 
 
 def _events(parser: Parser, chunk: bytes, ask: Ask) -> list[Event]:

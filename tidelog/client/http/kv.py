@@ -36,9 +36,7 @@ UPDATE_PAUSE_SECONDS_MAX: Final = 0.05
 PAGE: Final = 100
 REMEMBERED: Final = frozenset({409, 424})
 """The refusals that a leader remembers under the request's key, or that hold for ever."""
-BEGINS_ANEW: Final = Change(
-    key="", value=None, version=-1, is_deleted=True, cursor=None, begins_anew=True
-)
+BEGINS_ANEW: Final = Change(key="", value=None, version=-1, is_deleted=True, cursor=None, begins_anew=True)
 
 
 class KvPlans:
@@ -74,12 +72,7 @@ class KvPlans:
         """Delete the bucket with all of its keys; False if there was none."""
         try:
             yield from self._core.ask(
-                Ask(
-                    method="DELETE",
-                    path=self._path,
-                    seconds_max=self._core.change_seconds,
-                    settled_by=GONE,
-                )
+                Ask(method="DELETE", path=self._path, seconds_max=self._core.change_seconds, settled_by=GONE)
             )
         except NotFound as error:
             return error.is_repeat
@@ -108,9 +101,7 @@ class KvPlans:
         if query["consistency"] == "local" and token is None:
             query |= yield from self._local(place)
         is_local = query["consistency"] == "local"
-        ask = Ask(
-            method="GET", path=self._path_of(key), query=query, place=place, is_local=is_local
-        )
+        ask = Ask(method="GET", path=self._path_of(key), query=query, place=place, is_local=is_local)
         try:
             found = yield from self._core.ask(ask)
         except NotFound as error:
@@ -140,12 +131,16 @@ class KvPlans:
         document = _operation(Put(key, value, ttl, if_version))
         found = yield from self._core.write(
             Ask(
-                method="PUT", path=self._path_of(key), body=to_json(document),
-                place=self._place(key), settled_by=REMEMBERED,
+                method="PUT",
+                path=self._path_of(key),
+                body=to_json(document),
+                place=self._place(key),
+                settled_by=REMEMBERED,
             ),
-            min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+            min_replicas_ack=min_replicas_ack,
+            sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
-        )  # fmt: skip
+        )
         return self._entry({"key": key, "value": value, **found})
 
     def delete(
@@ -160,12 +155,16 @@ class KvPlans:
         """Delete a key; False if it was not there."""
         found = yield from self._core.write(
             Ask(
-                method="DELETE", path=self._path_of(key), query={"if_version": if_version},
-                place=self._place(key), settled_by=REMEMBERED,
+                method="DELETE",
+                path=self._path_of(key),
+                query={"if_version": if_version},
+                place=self._place(key),
+                settled_by=REMEMBERED,
             ),
-            min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+            min_replicas_ack=min_replicas_ack,
+            sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
-        )  # fmt: skip
+        )
         self._core.tokens.note(self.bucket, found.get("token"))
         return bool(found.get("deleted", True))
 
@@ -186,10 +185,14 @@ class KvPlans:
         try:
             return (
                 yield from self.put(
-                    key, value, ttl=ttl, if_version=ABSENT if version is None else version,
-                    min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+                    key,
+                    value,
+                    ttl=ttl,
+                    if_version=ABSENT if version is None else version,
+                    min_replicas_ack=min_replicas_ack,
+                    sync_timeout=sync_timeout,
                 )
-            )  # fmt: skip
+            )
         except Conflict:
             return None
 
@@ -216,16 +219,18 @@ class KvPlans:
             try:
                 return (
                     yield from self.put(
-                        key, value, ttl=ttl, if_version=ABSENT if entry is None else entry.version,
-                        min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+                        key,
+                        value,
+                        ttl=ttl,
+                        if_version=ABSENT if entry is None else entry.version,
+                        min_replicas_ack=min_replicas_ack,
+                        sync_timeout=sync_timeout,
                     )
-                )  # fmt: skip
+                )
             except Conflict as error:
                 if attempt >= attempts_max:
                     message = f"others were faster {attempt} times; let fewer write it"
-                    raise Conflict(
-                        f"{self.bucket}/{key}: {message}", problem=error.problem
-                    ) from None
+                    raise Conflict(f"{self.bucket}/{key}: {message}", problem=error.problem) from None
             yield Wait(self._core.chance() * min(0.001 * 2**attempt, UPDATE_PAUSE_SECONDS_MAX))
 
     # Many keys.
@@ -244,14 +249,20 @@ class KvPlans:
         """
         document = {"operations": [_named(operation) for operation in operations]}
         ask = Ask(
-            method="POST", path=f"{self._path}:batch", body=to_json(document),
-            place=Place(topic=self.bucket), settled_by=REMEMBERED,
-        )  # fmt: skip
+            method="POST",
+            path=f"{self._path}:batch",
+            body=to_json(document),
+            place=Place(topic=self.bucket),
+            settled_by=REMEMBERED,
+        )
         tries = Tries(ask)
         found = yield from self._core.write(
-            ask, min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
-            idempotency_key=idempotency_key, tries=tries,
-        )  # fmt: skip
+            ask,
+            min_replicas_ack=min_replicas_ack,
+            sync_timeout=sync_timeout,
+            idempotency_key=idempotency_key,
+            tries=tries,
+        )
         results = []
         for result in found["results"]:
             self._core.tokens.note(self.bucket, result.get("token"))
@@ -275,14 +286,19 @@ class KvPlans:
         left = limit
         while left is None or left > 0:
             query = {
-                "prefix": prefix or None, "after": after, "values": values,
+                "prefix": prefix or None,
+                "after": after,
+                "values": values,
                 "limit": page if left is None else min(page, left),
                 "consistency": consistency or self._consistency,
-            }  # fmt: skip
+            }
             ask = Ask(
-                method="GET", path=self._path, query=query, place=Place(topic=self.bucket),
+                method="GET",
+                path=self._path,
+                query=query,
+                place=Place(topic=self.bucket),
                 is_local=query["consistency"] == "local",
-            )  # fmt: skip
+            )
             found = yield from self._core.ask(ask)
             for one in found["entries"]:
                 yield Emit(self._entry(one))
@@ -302,10 +318,7 @@ class KvPlans:
         failures = 0
         while True:
             query = {"prefix": prefix or None, "from": from_}
-            ask = Ask(
-                method="GET", path=f"{self._path}:watch", query=query,
-                place=Place(topic=self.bucket),
-            )  # fmt: skip
+            ask = Ask(method="GET", path=f"{self._path}:watch", query=query, place=Place(topic=self.bucket))
             try:
                 yield from self._core.follow(ask, self._change)
             except OutOfRange:
@@ -337,10 +350,12 @@ class KvPlans:
     def _entry(self, found: Mapping[str, Any]) -> Entry:
         self._core.tokens.note(self.bucket, found.get("token"))
         return Entry(
-            key=decode_key(found), value=decode(found.get("value"), found.get("encoding")),
-            version=found["version"], expires_at_ms=found.get("expires_at_ms"),
+            key=decode_key(found),
+            value=decode(found.get("value"), found.get("encoding")),
+            version=found["version"],
+            expires_at_ms=found.get("expires_at_ms"),
             token=found.get("token"),
-        )  # fmt: skip
+        )
 
     def _result(self, found: Mapping[str, Any], tries: Tries) -> BatchResult:
         key, problem = found["key"], found.get("error")
@@ -353,10 +368,13 @@ class KvPlans:
         found = json.loads(event.data)
         value = decode(found.get("value"), found.get("encoding"))
         return Change(
-            key=decode_key(found), value=value, version=found["version"],
-            is_deleted=found.get("deleted", False), cursor=event.id,
+            key=decode_key(found),
+            value=value,
+            version=found["version"],
+            is_deleted=found.get("deleted", False),
+            cursor=event.id,
             expires_at_ms=found.get("expires_at_ms"),
-        )  # fmt: skip
+        )
 
 
 def _operation(operation: Put | Delete) -> dict[str, Any]:

@@ -26,8 +26,9 @@ class PointerQueuesPlans:
         """Make a queue; its id."""
         found = yield from self._core.write(
             Ask(method="POST", path="/create_queue", body=to_json({})),
-            sync_timeout=self._core.change_seconds, idempotency_key=idempotency_key,
-        )  # fmt: skip
+            sync_timeout=self._core.change_seconds,
+            idempotency_key=idempotency_key,
+        )
         return int(found["queue_id"])
 
     def delete(self, queue_id: int, *, idempotency_key: str | None = None) -> Plan[bool]:
@@ -35,11 +36,15 @@ class PointerQueuesPlans:
         try:
             yield from self._core.write(
                 Ask(
-                    method="POST", path="/delete_queue", body=to_json({"queue_id": queue_id}),
-                    place=_place(queue_id), settled_by=GONE,
+                    method="POST",
+                    path="/delete_queue",
+                    body=to_json({"queue_id": queue_id}),
+                    place=_place(queue_id),
+                    settled_by=GONE,
                 ),
-                sync_timeout=self._core.change_seconds, idempotency_key=idempotency_key,
-            )  # fmt: skip
+                sync_timeout=self._core.change_seconds,
+                idempotency_key=idempotency_key,
+            )
         except NotFound:
             return False
         return True
@@ -56,8 +61,9 @@ class PointerQueuesPlans:
         body = {"queue_id": queue_id, "value": value}
         found = yield from self._core.write(
             Ask(method="POST", path="/append", body=to_json(body), place=_place(queue_id)),
-            sync_timeout=sync_timeout, idempotency_key=idempotency_key,
-        )  # fmt: skip
+            sync_timeout=sync_timeout,
+            idempotency_key=idempotency_key,
+        )
         return int(found["message_id"])
 
     def read(
@@ -72,8 +78,9 @@ class PointerQueuesPlans:
         body = {"queue_id": queue_id, "client_id": client_id}
         found = yield from self._core.write(
             Ask(method="POST", path="/read", body=to_json(body), place=_place(queue_id)),
-            sync_timeout=sync_timeout, idempotency_key=idempotency_key,
-        )  # fmt: skip
+            sync_timeout=sync_timeout,
+            idempotency_key=idempotency_key,
+        )
         if found["message_id"] is None:
             return None
         return PointerMessage(id=found["message_id"], queue_id=queue_id, value=found["value"])
@@ -95,11 +102,7 @@ class PointerQueuesPlans:
         while True:
             found = yield from self._page("/get_all_messages", after)
             for one in found["messages"]:
-                yield Emit(
-                    PointerMessage(
-                        id=one["message_id"], queue_id=one["queue_id"], value=one["value"]
-                    )
-                )
+                yield Emit(PointerMessage(id=one["message_id"], queue_id=one["queue_id"], value=one["value"]))
             after = found.get("next")
             if after is None:
                 return
@@ -117,9 +120,7 @@ class PointerQueuesPlans:
 
     def broker_info(self) -> Plan[Document]:
         """Which node answers, and what it leads."""
-        found: Document = yield from self._core.ask(
-            Ask(method="POST", path="/broker_info", body=to_json({}))
-        )
+        found: Document = yield from self._core.ask(Ask(method="POST", path="/broker_info", body=to_json({})))
         return found
 
     def _page(self, path: str, after: Any) -> Plan[Any]:

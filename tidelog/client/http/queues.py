@@ -73,8 +73,10 @@ class QueuePlans:
         """
         wanted = {
             "visibility_ms": None if visibility is None else milliseconds(visibility),
-            "max_deliveries": max_deliveries, "ordered": ordered, "messages_max": messages_max,
-        }  # fmt: skip
+            "max_deliveries": max_deliveries,
+            "ordered": ordered,
+            "messages_max": messages_max,
+        }
         body = {name: value for name, value in wanted.items() if value is not None}
         found: Document = yield from self._write(
             "PUT", "", body, idempotency_key, sync_timeout=self.core.change_seconds
@@ -83,9 +85,7 @@ class QueuePlans:
 
     def describe(self) -> Plan[Document]:
         """Its settings, `depth`, `in_flight`, `delayed`, `oldest_ms` and how many are `dead`."""
-        found: Document = yield from self.core.ask(
-            Ask(method="GET", path=self._path, place=self._place())
-        )
+        found: Document = yield from self.core.ask(Ask(method="GET", path=self._path, place=self._place()))
         return found
 
     def delete(self, *, idempotency_key: str | None = None) -> Plan[bool]:
@@ -93,8 +93,9 @@ class QueuePlans:
         try:
             yield from self.core.write(
                 Ask(method="DELETE", path=self._path, place=self._place(), settled_by=GONE),
-                sync_timeout=self.core.change_seconds, idempotency_key=idempotency_key,
-            )  # fmt: skip
+                sync_timeout=self.core.change_seconds,
+                idempotency_key=idempotency_key,
+            )
         except NotFound:
             return False
         return True
@@ -114,9 +115,8 @@ class QueuePlans:
     ) -> Plan[int]:
         """Publish a message, which may be any JSON; its id."""
         message = ToPublish(
-            value=value, attributes=attributes or {}, key=key, delay=delay,
-            deliver_at_ms=deliver_at_ms,
-        )  # fmt: skip
+            value=value, attributes=attributes or {}, key=key, delay=delay, deliver_at_ms=deliver_at_ms
+        )
         (published,) = yield from self.publish_many(
             [message], sync_timeout=sync_timeout, idempotency_key=idempotency_key
         )
@@ -131,9 +131,7 @@ class QueuePlans:
     ) -> Plan[list[int]]:
         """Publish up to a thousand messages, all or none; their ids, in order."""
         body = {"messages": [_to_json(message) for message in messages]}
-        found = yield from self._write(
-            "POST", "/messages", body, idempotency_key, sync_timeout=sync_timeout
-        )
+        found = yield from self._write("POST", "/messages", body, idempotency_key, sync_timeout=sync_timeout)
         ids: list[int] = found["ids"]
         return ids
 
@@ -154,28 +152,27 @@ class QueuePlans:
         timeout = self.core.settings.timeout
         found = yield from self.core.ask(
             Ask(
-                method="POST", path=f"{self._path}/receive", body=to_json(body),
-                query={"sync_timeout_ms": milliseconds(timeout)}, place=self._place(),
+                method="POST",
+                path=f"{self._path}/receive",
+                body=to_json(body),
+                query={"sync_timeout_ms": milliseconds(timeout)},
+                place=self._place(),
                 idempotency_key=idempotency_key,
                 seconds_max=timeout + body["wait_ms"] / 1000 + ANSWER_MARGIN_SECONDS,
             )
-        )  # fmt: skip
+        )
         return [MessagePlans(self, made_of(Received, one)) for one in found["messages"]]
 
     def ack(self, *receipts: str, idempotency_key: str | None = None) -> Plan[None]:
         """The messages with these receipts are done: forget them."""
         yield from self._settle("/ack", {"receipts": receipts}, idempotency_key)
 
-    def nack(
-        self, *receipts: str, delay: Seconds = 0.0, idempotency_key: str | None = None
-    ) -> Plan[None]:
+    def nack(self, *receipts: str, delay: Seconds = 0.0, idempotency_key: str | None = None) -> Plan[None]:
         """Put messages back, for whoever asks next once `delay` has passed."""
         body = {"receipts": receipts, "delay_ms": milliseconds(delay)}
         yield from self._settle("/nack", body, idempotency_key)
 
-    def extend(
-        self, *receipts: str, visibility: Seconds, idempotency_key: str | None = None
-    ) -> Plan[None]:
+    def extend(self, *receipts: str, visibility: Seconds, idempotency_key: str | None = None) -> Plan[None]:
         """Keep messages for so long, from now on."""
         body = {"receipts": receipts, "visibility_ms": milliseconds(visibility)}
         yield from self._settle("/extend", body, idempotency_key)
@@ -194,9 +191,8 @@ class QueuePlans:
 
     def _move(self, what: str, idempotency_key: str | None) -> Plan[int]:
         found = yield from self._write(
-            "POST", what, {}, idempotency_key, sync_timeout=self.core.change_seconds,
-            settled_by=GONE,
-        )  # fmt: skip
+            "POST", what, {}, idempotency_key, sync_timeout=self.core.change_seconds, settled_by=GONE
+        )
         return int(found["messages"])
 
     def _settle(self, what: str, body: Document, idempotency_key: str | None) -> Plan[None]:
@@ -215,18 +211,22 @@ class QueuePlans:
         return (
             yield from self.core.write(
                 Ask(
-                    method=method, path=self._path + what, body=to_json(body),
-                    place=self._place(), settled_by=settled_by,
+                    method=method,
+                    path=self._path + what,
+                    body=to_json(body),
+                    place=self._place(),
+                    settled_by=settled_by,
                 ),
-                sync_timeout=sync_timeout, idempotency_key=idempotency_key,
+                sync_timeout=sync_timeout,
+                idempotency_key=idempotency_key,
             )
-        )  # fmt: skip
+        )
 
     def _place(self) -> Place:
         return Place(topic=QUEUES_TOPIC, choose=self._partition)
 
     def _partition(self, count: int) -> int:
-        from tidelog.shards.effects import partition_for
+        from tidelog.wire.names import partition_for
 
         return partition_for(self.name.removesuffix(".dead"), count)
 

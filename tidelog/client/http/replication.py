@@ -30,9 +30,7 @@ class ReplicationPlans:
 
         `nodes` has what each node says, `unreachable` those that say nothing.
         """
-        cluster = yield from self._core.ask(
-            Ask(method="GET", path="/v1/cluster", query={"topics": ""})
-        )
+        cluster = yield from self._core.ask(Ask(method="GET", path="/v1/cluster", query={"topics": ""}))
         nodes: list[Document] = []
         unreachable: list[str] = []
         last: TidelogHTTPError | None = None
@@ -40,10 +38,13 @@ class ReplicationPlans:
             try:
                 found = yield from self._core.ask(
                     Ask(
-                        method="GET", path="/health/replication", origin=origin, retries=0,
+                        method="GET",
+                        path="/health/replication",
+                        origin=origin,
+                        retries=0,
                         seconds_max=min(NODE_SECONDS_MAX, self._core.settings.timeout),
                     )
-                )  # fmt: skip
+                )
             except Unavailable as error:
                 unreachable.append(origin)
                 last = error
@@ -56,9 +57,7 @@ class ReplicationPlans:
     def details(self, *topics: str) -> Plan[Document]:
         """What one node knows: followers of what it leads, its own, and catch-ups."""
         query = {"topics": ",".join(topics) if topics else None}
-        found: Document = yield from self._core.ask(
-            Ask(method="GET", path="/v1/replication", query=query)
-        )
+        found: Document = yield from self._core.ask(Ask(method="GET", path="/v1/replication", query=query))
         return found
 
 

@@ -12,15 +12,7 @@ from tidelog.client.http.effects import Flow, Plan
 from tidelog.client.http.errors import NotFound
 from tidelog.client.http.routes import Place
 from tidelog.client.http.sse import Event
-from tidelog.client.http.values import (
-    Document,
-    RoomEvent,
-    RoomEvents,
-    Seconds,
-    Told,
-    made_of,
-    milliseconds,
-)
+from tidelog.client.http.values import Document, RoomEvent, RoomEvents, Seconds, Told, made_of, milliseconds
 
 PREFIX = "room."
 PAGE = 100
@@ -66,11 +58,8 @@ class RoomPlans:
         """Delete the room with its history; False if there was none."""
         try:
             yield from self._core.ask(
-                Ask(
-                    method="DELETE", path=self._path, seconds_max=self._core.change_seconds,
-                    settled_by=GONE,
-                )
-            )  # fmt: skip
+                Ask(method="DELETE", path=self._path, seconds_max=self._core.change_seconds, settled_by=GONE)
+            )
         except NotFound as error:
             return error.is_repeat
         finally:
@@ -91,12 +80,15 @@ class RoomPlans:
         """Tell the room of an event, whose data may be any JSON; its id."""
         found = yield from self._core.write(
             Ask(
-                method="POST", path=f"{self._path}/events",
-                body=to_json({"data": data, "event": event}), place=self._place,
+                method="POST",
+                path=f"{self._path}/events",
+                body=to_json({"data": data, "event": event}),
+                place=self._place,
             ),
-            min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+            min_replicas_ack=min_replicas_ack,
+            sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
-        )  # fmt: skip
+        )
         return int(found["id"])
 
     def history(
@@ -111,10 +103,13 @@ class RoomPlans:
         query = {"from": from_, "limit": limit, "wait_ms": wait_ms or None}
         found = yield from self._core.ask(
             Ask(
-                method="GET", path=f"{self._path}/events", query=query, place=self._place,
+                method="GET",
+                path=f"{self._path}/events",
+                query=query,
+                place=self._place,
                 seconds_max=self._core.settings.timeout + wait_ms / 1000,
             )
-        )  # fmt: skip
+        )
         events = tuple(made_of(RoomEvent, one) for one in found["events"])
         return RoomEvents(events=events, next=found["next"])
 
@@ -123,10 +118,7 @@ class RoomPlans:
 
         It goes on where it was when a node is lost.
         """
-        ask = Ask(
-            method="GET", path=f"{self._path}/subscribe", query={"from": str(from_)},
-            place=self._place,
-        )  # fmt: skip
+        ask = Ask(method="GET", path=f"{self._path}/subscribe", query={"from": str(from_)}, place=self._place)
         return self._core.follow(ask, _event)
 
 
@@ -140,10 +132,12 @@ class PubSubPlans:
         """Tell all who listen to a topic, at any node; how many heard."""
         found = yield from self._core.ask(
             Ask(
-                method="POST", path=path_of("v1", "pubsub", topic), body=to_json({"data": data}),
+                method="POST",
+                path=path_of("v1", "pubsub", topic),
+                body=to_json({"data": data}),
                 is_repeatable=False,
             )
-        )  # fmt: skip
+        )
         return int(found["receivers"])
 
     def subscribe(self, *topics: str) -> Flow[Told]:
@@ -153,9 +147,7 @@ class PubSubPlans:
         """
         if not topics:
             raise ValueError("name at least one topic or pattern")
-        ask = Ask(
-            method="GET", path="/v1/pubsub", query={"topics": ",".join(topics)}, has_cursor=False
-        )
+        ask = Ask(method="GET", path="/v1/pubsub", query={"topics": ",".join(topics)}, has_cursor=False)
         return self._core.follow(ask, _told)
 
     def stats(self) -> Plan[Document]:

@@ -52,9 +52,7 @@ class TopicsPlans:
         config: Mapping[str, Any] | None = None,
     ) -> Plan[Document]:
         """Make a topic; Conflict if there is one of this name."""
-        wanted = {
-            "name": name, "partitions": partitions, "replication": replication, "config": config,
-        }  # fmt: skip
+        wanted = {"name": name, "partitions": partitions, "replication": replication, "config": config}
         try:
             found: Document = yield from self._change("POST", "/v1/topics", name, wanted, MADE)
         except Conflict as error:
@@ -65,11 +63,7 @@ class TopicsPlans:
         return found
 
     def alter(
-        self,
-        name: str,
-        *,
-        partitions: int | None = None,
-        config: Mapping[str, Any] | None = None,
+        self, name: str, *, partitions: int | None = None, config: Mapping[str, Any] | None = None
     ) -> Plan[Document]:
         """Grow a topic, or change its settings; None takes one back to its default."""
         wanted = {"partitions": partitions, "config": config}
@@ -99,11 +93,14 @@ class TopicsPlans:
         return (
             yield from self._core.ask(
                 Ask(
-                    method=method, path=path, body=data, seconds_max=self._core.change_seconds,
+                    method=method,
+                    path=path,
+                    body=data,
+                    seconds_max=self._core.change_seconds,
                     settled_by=settled_by,
                 )
             )
-        )  # fmt: skip
+        )
 
 
 class TopicPlans:
@@ -137,14 +134,22 @@ class TopicPlans:
         With a format as its encoding, the node writes it by a schema of its registry.
         """
         record = ToProduce(
-            value=value, key=key, headers=headers or {}, partition=partition,
-            timestamp_ms=timestamp_ms, encoding=encoding, key_encoding=key_encoding,
-            schema=schema, key_schema=key_schema,
-        )  # fmt: skip
+            value=value,
+            key=key,
+            headers=headers or {},
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+            encoding=encoding,
+            key_encoding=key_encoding,
+            schema=schema,
+            key_schema=key_schema,
+        )
         (produced,) = yield from self.produce_many(
-            [record], min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+            [record],
+            min_replicas_ack=min_replicas_ack,
+            sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
-        )  # fmt: skip
+        )
         return produced
 
     def produce_many(
@@ -160,12 +165,15 @@ class TopicPlans:
         document = {"records": [_to_json(record) for record in records]}
         found = yield from self._core.write(
             Ask(
-                method="POST", path=f"{self._path}/records", body=to_json(document),
+                method="POST",
+                path=f"{self._path}/records",
+                body=to_json(document),
                 place=self._place_of(records),
             ),
-            min_replicas_ack=min_replicas_ack, sync_timeout=sync_timeout,
+            min_replicas_ack=min_replicas_ack,
+            sync_timeout=sync_timeout,
             idempotency_key=idempotency_key,
-        )  # fmt: skip
+        )
         return [Produced(partition=at["partition"], offset=at["offset"]) for at in found["records"]]
 
     def read(
@@ -187,43 +195,53 @@ class TopicPlans:
         """
         wait_ms = milliseconds(wait)
         query = {
-            "offset": offset, "time_ms": time_ms, "limit": limit, "wait_ms": wait_ms or None,
-            "max_bytes": max_bytes, "encoding": encoding, "key_encoding": key_encoding,
+            "offset": offset,
+            "time_ms": time_ms,
+            "limit": limit,
+            "wait_ms": wait_ms or None,
+            "max_bytes": max_bytes,
+            "encoding": encoding,
+            "key_encoding": key_encoding,
             "isolation": isolation,
-        }  # fmt: skip
+        }
         found = yield from self._core.ask(
             Ask(
-                method="GET", path=f"{self._path}{path_of('partitions', partition, 'records')}",
-                query=query, place=Place(topic=self.name, partition=partition),
+                method="GET",
+                path=f"{self._path}{path_of('partitions', partition, 'records')}",
+                query=query,
+                place=Place(topic=self.name, partition=partition),
                 seconds_max=self._core.settings.timeout + wait_ms / 1000,
             )
-        )  # fmt: skip
+        )
         return Records(
-            records=tuple(
-                read_record(one, self.name, partition, None) for one in found["records"]
-            ),
-            next_offset=found["next_offset"], high_watermark=found["high_watermark"],
+            records=tuple(read_record(one, self.name, partition, None) for one in found["records"]),
+            next_offset=found["next_offset"],
+            high_watermark=found["high_watermark"],
             log_start=found["log_start"],
-        )  # fmt: skip
+        )
 
     def stream(
         self,
         *,
         from_: str = "latest",
         partitions: Sequence[int] | None = None,
-        encoding: Shown = "auto",
+        encoding: Shown | Form = "auto",
+        key_encoding: Form | None = None,
     ) -> Flow[Record]:
         """Records as they are committed: from the `latest`, the `earliest`, or after a cursor.
 
-        It goes on where it was when a node is lost.
+        It goes on where it was when a node is lost. With a format as encoding, the node decodes
+        them by the schemas of its registry.
         """
         numbers = None if partitions is None else ",".join(map(str, partitions))
-        query = {"from": from_, "partitions": numbers, "encoding": encoding}
+        query = {"from": from_, "partitions": numbers, "encoding": encoding, "key_encoding": key_encoding}
         only = partitions[0] if partitions is not None and len(partitions) == 1 else None
         ask = Ask(
-            method="GET", path=f"{self._path}/stream", query=query,
+            method="GET",
+            path=f"{self._path}/stream",
+            query=query,
             place=Place(topic=self.name, partition=only),
-        )  # fmt: skip
+        )
         return self._core.follow(ask, self._streamed)
 
     def _streamed(self, event: Event) -> Record:

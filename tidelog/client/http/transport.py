@@ -36,23 +36,24 @@ def make_core(
     whoever simulates or tests gives others."""
     clock = clock or time.monotonic
     return Core(
-        Routes(addresses, clock=clock, discover=discover), settings,
-        clock=clock, random=random or Random().random,
+        Routes(addresses, clock=clock, discover=discover),
+        settings,
+        clock=clock,
+        random=random or Random().random,
         new_key=new_key or (lambda: str(uuid4())),
-    )  # fmt: skip
+    )
 
 
 def options(core: Core, connections_max: int) -> dict[str, Any]:
     """How an httpx client is made. Proxies of the environment are not for a cluster's nodes."""
     limits = httpx.Limits(
-        max_connections=connections_max, max_keepalive_connections=connections_max,
+        max_connections=connections_max,
+        max_keepalive_connections=connections_max,
         keepalive_expiry=KEEP_ALIVE_SECONDS,
-    )  # fmt: skip
+    )
     # Reading the certificates of the world takes longer than many a request.
     verify = core.routes.scheme == "https"
-    return {
-        "limits": limits, "trust_env": False, "follow_redirects": False, "verify": verify
-    }  # fmt: skip
+    return {"limits": limits, "trust_env": False, "follow_redirects": False, "verify": verify}
 
 
 def timeout_of(request: Request) -> httpx.Timeout:

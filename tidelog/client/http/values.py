@@ -244,14 +244,20 @@ def read_record(found: Mapping[str, Any], topic: str, partition: int, cursor: st
     """A record of an answer or of a stream."""
     encoding = str(found.get("encoding", "json"))
     return Record(
-        topic=topic, partition=partition, offset=found["offset"],
+        topic=topic,
+        partition=partition,
+        offset=found["offset"],
         timestamp_ms=found["timestamp_ms"],
         key=decode(found.get("key"), found.get("key_encoding")),
-        value=decode(found.get("value"), encoding), headers=dict(found.get("headers") or {}),
-        encoding=encoding, cursor=cursor, schema=found.get("schema"),
-        key_schema=found.get("key_schema"), error=found.get("error"),
+        value=decode(found.get("value"), encoding),
+        headers=dict(found.get("headers") or {}),
+        encoding=encoding,
+        cursor=cursor,
+        schema=found.get("schema"),
+        key_schema=found.get("key_schema"),
+        error=found.get("error"),
         key_error=found.get("key_error"),
-    )  # fmt: skip
+    )
 
 
 def made_of(kind: type[T], found: Mapping[str, Any], **more: Any) -> T:

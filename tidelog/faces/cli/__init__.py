@@ -69,9 +69,7 @@ def root(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """A replicated message log that Kafka clients speak to unchanged.
@@ -129,9 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     try:
         result = app(
-            args=None if arguments is None else list(arguments),
-            prog_name="tidelog",
-            standalone_mode=False,
+            args=None if arguments is None else list(arguments), prog_name="tidelog", standalone_mode=False
         )
         sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
@@ -167,7 +163,6 @@ def _explain(error: Exception) -> int:
     if os.environ.get("TIDELOG_DEBUG"):
         raise error
     complain(
-        f"a bug in tidelog: {type(error).__name__}: {error}; "
-        "TIDELOG_DEBUG=1 shows where, please report it"
+        f"a bug in tidelog: {type(error).__name__}: {error}; TIDELOG_DEBUG=1 shows where, please report it"
     )
     return 1

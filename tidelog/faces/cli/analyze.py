@@ -26,18 +26,12 @@ if TYPE_CHECKING:
 SHOWN_KEYS = 5
 
 Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="T", help="Only this topic; repeatable."),
+    list[str] | None, typer.Option("--topic", metavar="T", help="Analyze only this topic; repeatable.")
 ]
-From = Annotated[
-    str | None, typer.Option("--from", metavar="MS|ISO", help="Only records from this time on.")
-]
-To = Annotated[
-    str | None, typer.Option("--to", metavar="MS|ISO", help="Only records before this time.")
-]
+From = Annotated[str | None, typer.Option("--from", metavar="MS|ISO", help="Only records from this time on.")]
+To = Annotated[str | None, typer.Option("--to", metavar="MS|ISO", help="Only records before this time.")]
 Sample = Annotated[
-    float,
-    typer.Option("--sample", metavar="F", help="Read about this part of all, such as 0.01."),
+    float, typer.Option("--sample", metavar="F", help="Read about this fraction of all records, as 0.01.")
 ]
 
 
@@ -53,11 +47,11 @@ def analyze(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what goes through topics: rates, sizes, keys, compression, lag.
+    """Measure the traffic of topics: rates, sizes, keys, compression, lag.
 
-    Throughput over time, sizes of batches and records, the heaviest keys and how
-    evenly partitions are filled, what compression saves, and how far groups were
-    behind, as far back as their commits are kept. --report has it all, with
+    Reports throughput over time, sizes of batches and records, the most frequent
+    keys, the balance of partitions, what compression saves, and the lag of
+    groups as far back as their commits are kept. --report has everything, with
     plots; the terminal shows the main figures.
 
     \b
@@ -98,20 +92,16 @@ def _wanted(topics: list[str], from_: str | None, to: str | None, sample: float)
 
 
 def _run(
-    wanted: "Wanted",
-    master: str,
-    conf: list[str] | None,
-    environment: str,
-    bootstrap: str,
-    as_json: bool,
+    wanted: "Wanted", master: str, conf: list[str] | None, environment: str, bootstrap: str, as_json: bool
 ) -> "Analysis":
     from tidelog.spark.analysis.job import analyze as run_analysis
     from tidelog.spark.analysis.job import plan_of
 
     plan = plan_of(bootstrap, wanted)
-    with spark_job(
-        "tidelog analyze", master=master, conf=conf, environment=environment, as_json=as_json
-    ) as (session, on_progress):
+    with spark_job("tidelog analyze", master=master, conf=conf, environment=environment, as_json=as_json) as (
+        session,
+        on_progress,
+    ):
         return run_analysis(session, bootstrap, plan, on_progress=on_progress)
 
 
@@ -119,11 +109,20 @@ def _show(done: "Analysis") -> None:
     summary = done.summary
     print_table(
         [
-            "Topic", "Records#", "Batches#", "Stored#", "Ratio#", "Record#", "Batch#", "Peak/s#",
-            "Skew#", "Keys#", "Heaviest keys",
+            "Topic",
+            "Records#",
+            "Batches#",
+            "Stored#",
+            "Ratio#",
+            "Record#",
+            "Batch#",
+            "Peak/s#",
+            "Skew#",
+            "Keys#",
+            "Heaviest keys",
         ],
         [_row(one, summary.seconds) for one in summary.topics],
-    )  # fmt: skip
+    )
     if summary.lags:
         print_table(
             ["Group", "Topic", "Lag#", "Most#"],
@@ -141,9 +140,15 @@ def _row(one: "TopicSummary", seconds: int) -> tuple[object, ...]:
     peak = max((point.records for point in one.points), default=0.0) / seconds
     heaviest = ", ".join(f"{key.key} {key.share:.1%}" for key in one.heaviest[:SHOWN_KEYS])
     return (
-        one.topic, number(one.records), number(one.batches), size(one.stored),
+        one.topic,
+        number(one.records),
+        number(one.batches),
+        size(one.stored),
         f"{one.payload / one.stored:.2f}" if one.stored else "-",
-        size(means.get("record bytes", 0)), size(means.get("batch bytes", 0)), number(peak),
-        f"{one.skew:.2f}", number(one.keys) if one.keys_are_all else f"≥{number(one.keys)}",
+        size(means.get("record bytes", 0)),
+        size(means.get("batch bytes", 0)),
+        number(peak),
+        f"{one.skew:.2f}",
+        number(one.keys) if one.keys_are_all else f"≥{number(one.keys)}",
         heaviest,
-    )  # fmt: skip
+    )

@@ -1,8 +1,10 @@
 """`tidelog archive`: topics into Parquet files and Iceberg tables, on Spark."""
 
+import math
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,7 +40,7 @@ Warehouse = Annotated[
         "--warehouse",
         envvar="TIDELOG_WAREHOUSE",
         metavar="DIR",
-        help="Where the archive is: a directory, or with --catalog any URL that pyiceberg takes.",
+        help="Location of the archive: a directory, or with --catalog any URL that pyiceberg takes.",
     ),
 ]
 CatalogName = Annotated[
@@ -47,7 +49,7 @@ CatalogName = Annotated[
         "--catalog",
         envvar="TIDELOG_CATALOG",
         metavar="NAME|K=V,...",
-        help="Another Iceberg catalog: a name of pyiceberg's configuration, or its properties.",
+        help="Another Iceberg catalog: a name in pyiceberg's configuration, or its properties.",
     ),
 ]
 Topics = Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", show_default=False)]
@@ -57,12 +59,16 @@ KeepRecords = Annotated[
         "--keep-records",
         metavar="N",
         min=0,
-        help="Of each partition, never trim the last N offsets (fewer records, if some are gaps).",
+        help="Keep the last N offsets of each partition in the log (fewer records, if some are gaps).",
     ),
 ]
 KeepTime = Annotated[
     str,
-    typer.Option("--keep-time", metavar="T", help="Never trim what is younger: 90s, 30m, 24h, 7d."),
+    typer.Option(
+        "--keep-time",
+        metavar="T",
+        help="Keep records in the log that are younger than this: 90s, 30m, 24h, 7d.",
+    ),
 ]
 
 
@@ -97,33 +103,32 @@ def opened(warehouse: str, catalog: str | None, *, create: bool = False) -> "Ite
 def run(
     warehouse: Warehouse,
     topics: Topics = None,
-    all_topics: Annotated[bool, typer.Option("--all", help="Every topic there is.")] = False,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until told to stop.")
-    ] = False,
+    all_topics: Annotated[bool, typer.Option("--all", help="Archive every topic.")] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Run until stopped.")] = False,
     interval: Annotated[
-        str,
-        typer.Option("--interval", metavar="T", help="With --continuous, archive all this often."),
+        str, typer.Option("--interval", metavar="T", help="With --continuous, time between two rounds.")
     ] = "60s",
     file_size: Annotated[
-        int, typer.Option("--file-mib", metavar="N", min=1, help="About how large files become.")
+        int, typer.Option("--file-mib", metavar="N", min=1, help="Approximate size of files in MiB.")
     ] = 128,
     does_trim: Annotated[
-        bool, typer.Option("--trim", help="Then delete from the log what is archived.")
+        bool, typer.Option("--trim", help="Then delete archived records from the log.")
     ] = False,
     keep_records: KeepRecords = 0,
     keep_time: KeepTime = "",
     skip_lost: Annotated[
         bool,
-        typer.Option("--skip-lost", help="Go on though records were deleted before they came."),
+        typer.Option("--skip-lost", help="Continue although records were deleted before they were archived."),
     ] = False,
     new_table: Annotated[
         bool,
-        typer.Option("--new-table", help="Begin anew for a topic that was made anew, or cut."),
+        typer.Option(
+            "--new-table",
+            help="Start a new table for a topic that was deleted and made again, or lost records.",
+        ),
     ] = False,
     keep_files: Annotated[
-        str,
-        typer.Option("--keep-files", metavar="T", help="How long files stay that were merged."),
+        str, typer.Option("--keep-files", metavar="T", help="How long merged files are kept.")
     ] = "1h",
     catalog: CatalogName = None,
     master: Master = "local[*]",
@@ -132,16 +137,16 @@ def run(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Archive topics: all records that are committed and were not archived before.
+    """Archive topics: every committed record that is not in the archive.
 
     Each topic gets a table `tidelog.TOPIC` that every engine with Iceberg can
-    read. What was archived is noted in the table, in the same commit as the
-    files; so it may be ended and started again at any point, and no record is
-    archived twice or left out.
+    read. The progress is stored in the table, in the same commit as the
+    files, so the command may be stopped and started again at any point: no
+    record is archived twice or left out.
 
-    With --trim, the log then forgets what is archived, after the files were
-    read once more. Give such topics `retention.ms=-1`, and nothing is ever
-    deleted that is not archived.
+    With --trim, archived records are then deleted from the log, after the
+    files were read once more. Give such topics `retention.ms=-1`: then no
+    record is deleted that is not archived.
 
     \b
     Examples:
@@ -164,6 +169,7 @@ def run(
     from tidelog.spark.archive.logs import look_at, topic_names
     from tidelog.spark.archive.problems import Problems, collecting, raise_all
     from tidelog.spark.archive.trimming import Keep, trim_all
+    from tidelog.spark.pipelines.running import listening
     from tidelog.spark.tables.expiring import Expiry
     from tidelog.spark.tables.upkeep import Upkeep
 
@@ -175,15 +181,15 @@ def run(
             look_at(bootstrap, name)
     if len(problems) == len(names):  # wrong names shall cost neither a catalog nor a Spark
         raise_all(problems)
-    with opened(warehouse, catalog, create=True) as found:
+    stop = threading.Event()
+    with first_opened(warehouse, catalog, stop if continuous else None) as found:
         upkeep = Upkeep(expiry=Expiry(keep_seconds=keep_files_seconds))
         settings = Settings(
             file_bytes=file_size * MIB, skip_lost=skip_lost, new_table=new_table, upkeep=upkeep
         )
         with spark_job(
-            "tidelog archive", master=master, conf=conf, environment=environment,
-            as_json=as_json,
-        ) as (session, on_progress):  # fmt: skip
+            "tidelog archive", master=master, conf=conf, environment=environment, as_json=as_json, stop=stop
+        ) as (session, on_progress):
             archiver = Archiver(session, found, bootstrap, names, settings, on_progress=on_progress)
             trimmed: dict[str, dict[int, int]] = {}
 
@@ -196,7 +202,8 @@ def run(
 
             if continuous:
                 problems = {}
-                _keep_on(archiver, seconds, lambda: raise_all(trim_archived()))
+                with listening(stop):
+                    archiver.keep_on(seconds, stop, after=lambda: raise_all(trim_archived()))
             else:
                 problems = archiver.attempt()
                 problems = trim_archived() | problems
@@ -204,19 +211,26 @@ def run(
     raise_all(problems)
 
 
-def _keep_on(archiver: "Archiver", seconds: float, after: Any) -> None:
-    import threading
-
+@contextmanager
+def first_opened(warehouse: str, catalog: str | None, stop: threading.Event | None) -> "Iterator[Catalog]":
+    """The catalog of an archive that may be new; with `stop`, wait for one that is away until then."""
     from tidelog.spark.pipelines.running import listening
+    from tidelog.spark.tables.waiting import Patience
 
-    stopping = threading.Event()
-    with listening(stopping):
-        archiver.keep_on(seconds, stopping, after=after)
+    with ExitStack() as stack:
+
+        def open_now() -> "Catalog":
+            return stack.enter_context(opened(warehouse, catalog, create=True))
+
+        if stop is None:
+            yield open_now()
+            return
+        with listening(stop):
+            found = Patience(stop=stop, seconds_max=math.inf).until_there("the catalog", open_now)
+        yield found
 
 
-def _show(
-    archiver: "Archiver", trimmed: dict[str, dict[int, int]], seconds: float, *, as_json: bool
-) -> None:
+def _show(archiver: "Archiver", trimmed: dict[str, dict[int, int]], seconds: float, *, as_json: bool) -> None:
     documents: list[dict[str, Any]] = [
         {
             "topic": one.topic,
@@ -227,9 +241,7 @@ def _show(
             "commits": one.commits,
             "strays_removed": one.strays,
             "set_aside": one.set_aside or None,
-            "archived": {
-                str(at): list(span) for at, span in archiver.tables[one.topic].spans.items()
-            },
+            "archived": {str(at): list(span) for at, span in archiver.tables[one.topic].spans.items()},
             "log_starts": {str(at): start for at, start in trimmed.get(one.topic, {}).items()},
         }
         for one in archiver.done.values()
@@ -256,12 +268,12 @@ def _show(
 def show_status(
     warehouse: Warehouse,
     topics: Topics = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the cluster.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not contact the cluster.")] = False,
     catalog: CatalogName = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """What is archived of each partition, and how far behind the log that is."""
+    """Show what is archived of each partition, and how far that is behind the log."""
     with opened(warehouse, catalog) as found:
         from tidelog.spark.archive.catalog import load_topic, topics_in
         from tidelog.spark.archive.checking import status
@@ -280,9 +292,7 @@ def show_status(
                     "location": table.location,
                     "committed_at_ms": table.committed_at_ms,
                     "is_of_another_topic": is_other,
-                    "partitions": [
-                        one.as_json() for one in status(table, None if is_other else log)
-                    ],
+                    "partitions": [one.as_json() for one in status(table, None if is_other else log)],
                 }
             )
     if as_json:
@@ -299,14 +309,19 @@ def _show_status(documents: Sequence[dict[str, Any]]) -> None:
         ["topic", "partition#", "archived#", "in the log#", "lag#", "rows#", "files#", "size#"],
         [
             (
-                one["topic"], part["partition"], bounds(part["archived"]), bounds(part["log"]),
-                "-" if part["lag"] is None else number(part["lag"]), number(part["rows"]),
-                part["files"], size(part["bytes"]),
+                one["topic"],
+                part["partition"],
+                bounds(part["archived"]),
+                bounds(part["log"]),
+                "-" if part["lag"] is None else number(part["lag"]),
+                number(part["rows"]),
+                part["files"],
+                size(part["bytes"]),
             )
             for one in documents
             for part in one["partitions"]
         ],
-    )  # fmt: skip
+    )
     for one in documents:
         if one["is_of_another_topic"]:
             note(
@@ -343,9 +358,8 @@ def verify_files(
         tables = [load_topic(found, name) for name in topics or topics_in(found)]
         documents: list[dict[str, Any]] = []
         with spark_job(
-            "tidelog archive verify", master=master, conf=conf, environment=environment,
-            as_json=as_json,
-        ) as (session, on_progress):  # fmt: skip
+            "tidelog archive verify", master=master, conf=conf, environment=environment, as_json=as_json
+        ) as (session, on_progress):
             for table in tables:
                 files = table.files()
                 damage = verify(session, table, files, on_progress=on_progress)
@@ -362,10 +376,7 @@ def verify_files(
     else:
         print_table(
             ["topic", "files#", "rows#", "damaged#"],
-            [
-                (one["topic"], one["files"], number(one["rows"]), len(one["damage"]))
-                for one in documents
-            ],
+            [(one["topic"], one["files"], number(one["rows"]), len(one["damage"])) for one in documents],
         )
         for one in documents:
             for line in one["damage"]:
@@ -386,10 +397,11 @@ def trim_logs(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete from the log what is archived.
+    """Delete archived records from the log.
 
-    The files are read once more before anything is deleted; what the archive
-    does not have stays. Readers with `history=archive` see no difference.
+    The files are read once more before anything is deleted; records that
+    the archive lacks stay. Readers with `history=archive` see no
+    difference.
     """
     keep_seconds = duration_seconds(keep_time, "--keep-time")
     with opened(warehouse, catalog) as found:
@@ -400,9 +412,8 @@ def trim_logs(
         keep = Keep(records=keep_records, seconds=keep_seconds)
         tables = [load_topic(found, name) for name in topics]
         with spark_job(
-            "tidelog archive trim", master=master, conf=conf, environment=environment,
-            as_json=as_json,
-        ) as (session, on_progress):  # fmt: skip
+            "tidelog archive trim", master=master, conf=conf, environment=environment, as_json=as_json
+        ) as (session, on_progress):
             starts, problems = trim_all(session, bootstrap, tables, keep, on_progress=on_progress)
     if as_json:
         print_json({"log_starts": starts})

@@ -26,11 +26,11 @@ COULD_NOT = 2
 """The exit code if not everything could be audited."""
 
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; repeatable.")
+    list[str] | None, typer.Option("--topic", metavar="T", help="Audit only this topic; repeatable.")
 ]
 Table = Annotated[
     Path | None,
-    typer.Option("--table", metavar="DIR", help="Also write a row for each batch, as Parquet."),
+    typer.Option("--table", metavar="DIR", help="Also write a Parquet table with a row for each batch."),
 ]
 
 
@@ -46,9 +46,9 @@ def audit(
 ) -> None:
     """Compare every replica of every partition, batch by batch, on Spark.
 
-    Each replica is read from the broker that holds it, up to what that broker
-    knew to be committed when the audit began; so it may run while clients write,
-    replicas catch up and leaders change.
+    Each replica is read from the broker that holds it, up to the high watermark
+    that this broker reported when the audit began. So clients may write,
+    replicas catch up and leaders change meanwhile.
 
     \b
     Findings are
@@ -56,11 +56,11 @@ def audit(
       unreadable   the node says that its disk is damaged there
       missing      committed offsets that the replica does not hold
       disorder     a batch that cannot follow the one before it
-      different    a batch or record that is another one elsewhere
+      different    a batch or record that differs between replicas
       lost         the newest record of a key, in a compacted topic
-    A node that is asked for a damaged batch again mends it from its leader; the
-    finding stands. Exits with 0 if all is clean, 1 with findings, 2 if not
-    everything could be audited.
+    A node heals a damaged batch when it is read; the finding is reported
+    all the same. Exits with 0 if everything is clean, 1 with findings, 2 if
+    something could not be audited.
 
     \b
     Examples:
@@ -104,9 +104,10 @@ def _run(
     from tidelog.spark.audit.job import check_reachable
 
     check_reachable(bootstrap, topics)
-    with spark_job(
-        "tidelog audit", master=master, conf=conf, environment=environment, as_json=as_json
-    ) as (session, on_progress):
+    with spark_job("tidelog audit", master=master, conf=conf, environment=environment, as_json=as_json) as (
+        session,
+        on_progress,
+    ):
         target = "" if table is None else table.absolute().as_uri()
         return run_audit(session, bootstrap, topics, table=target, on_progress=on_progress)
 

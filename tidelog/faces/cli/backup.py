@@ -34,24 +34,23 @@ if TYPE_CHECKING:
 
 MIB: Final = 1024 * 1024
 
-app = typer.Typer(
-    no_args_is_help=True, help="Make backups, check them, restore them into an empty cluster."
-)
+app = typer.Typer(no_args_is_help=True, help="Create, check and restore backups.")
 
 Place = Annotated[
     str,
     typer.Argument(
         metavar="DIR",
-        help="Where backups are: a directory, or an URL such as s3://bucket/path (with fsspec).",
+        help="Location of the backups: a directory, or a URL as s3://bucket/path (with fsspec).",
     ),
 ]
 BackupId = Annotated[
     str | None,
-    typer.Option("--backup", metavar="ID", help="Which one, of `backup list`; the newest."),
+    typer.Option(
+        "--backup", metavar="ID", help="Id of the backup, from `backup list` (default: the newest)."
+    ),
 ]
 Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="T", help="Only this one; repeatable."),
+    list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; repeatable.")
 ]
 
 
@@ -61,32 +60,30 @@ def create(
     topic: Topics = None,
     every: Annotated[
         str,
-        typer.Option("--every", metavar="T", help="Go on, with one each: 90s, 30m, 24h, 7d."),
+        typer.Option(
+            "--every", metavar="T", help="Repeat, with this time between backups: 90s, 30m, 24h, 7d."
+        ),
     ] = "",
     full: Annotated[
-        bool, typer.Option("--full", help="Read everything, whatever earlier backups have.")
+        bool, typer.Option("--full", help="Store everything again, whatever earlier backups have.")
     ] = False,
     keep: Annotated[
-        int,
-        typer.Option(
-            "--keep", metavar="N", min=0, help="Then keep only the newest N; 0 keeps all."
-        ),
+        int, typer.Option("--keep", metavar="N", min=0, help="Keep only the newest N backups; 0 keeps all.")
     ] = 0,
     chunk_mib: Annotated[
-        int, typer.Option("--chunk-mib", metavar="N", min=1, help="How large files become.")
+        int, typer.Option("--chunk-mib", metavar="N", min=1, help="Size of files in MiB.")
     ] = 64,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Back up topics, their settings, the queues and the offsets of groups.
 
-    The first backup in a directory has everything that is committed; each
-    further one adds what is new since, and stands alone all the same: it names
-    the files of earlier ones that it needs. Ended half-way, it leaves nothing
-    that counts.
+    The first backup in a directory has everything that is committed. Each
+    further one stores only what is new, and names the files of earlier ones
+    that it needs. A backup that is interrupted leaves nothing behind that
+    counts as a backup.
 
-    With --every it goes on until it is told to stop, and prints a line for
-    each backup.
+    With --every it runs until stopped, and prints a line for each backup.
 
     \b
     Examples:
@@ -192,9 +189,7 @@ def show_list(place: Place, as_json: AsJson = False) -> int:
         raise UsageError(f"there is no directory {place}; `tidelog backup create {place}` makes it")
     found, damaged = load_manifests(storage)
     if as_json:
-        print_json(
-            {"backups": [_document(one) for one in found], "damaged": [str(e) for e in damaged]}
-        )
+        print_json({"backups": [_document(one) for one in found], "damaged": [str(e) for e in damaged]})
     elif not found and not damaged:
         note(f"there are no backups in {place}; make one with `tidelog backup create {place}`")
     else:
@@ -202,12 +197,17 @@ def show_list(place: Place, as_json: AsJson = False) -> int:
             ["backup", "taken", "topics#", "groups#", "records#", "size#", "files#"],
             [
                 (
-                    one.id, _time(one.taken_ms), len(one.topics), len(one.groups),
-                    number(one.records), size(one.bytes), len(one.files),
+                    one.id,
+                    _time(one.taken_ms),
+                    len(one.topics),
+                    len(one.groups),
+                    number(one.records),
+                    size(one.bytes),
+                    len(one.files),
                 )
                 for one in found
             ],
-        )  # fmt: skip
+        )
     for error in damaged:
         complain(str(error))
     return int(bool(damaged))
@@ -217,11 +217,11 @@ def show_list(place: Place, as_json: AsJson = False) -> int:
 def verify(
     place: Place,
     backup: BackupId = None,
-    every_one: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Unpack every record, too.")] = False,
+    every_one: Annotated[bool, typer.Option("--all", help="Verify all backups.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also decode every record.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Read a backup to its last byte, and compare it with its checksums.
+    """Read a whole backup and compare it with its checksums.
 
     Exits with 1 if something is damaged or missing.
 
@@ -243,9 +243,7 @@ def verify(
         wanted, damaged = [find_manifest(storage, backup)], []
     with progress_bar(visible=not as_json) as progress:
         task = progress.add_task("verifying", total=bytes_to_verify(wanted))
-        found = check(
-            storage, wanted, deep=deep, on_progress=lambda done: progress.advance(task, done)
-        )
+        found = check(storage, wanted, deep=deep, on_progress=lambda done: progress.advance(task, done))
     broken = [str(error) for error in damaged]
     if as_json:
         print_json(
@@ -262,12 +260,15 @@ def verify(
             ["backup", "files#", "records#", "size#", "damage#"],
             [
                 (
-                    one.manifest.id, one.files, number(one.manifest.records),
-                    size(one.manifest.bytes), len(one.damage),
+                    one.manifest.id,
+                    one.files,
+                    number(one.manifest.records),
+                    size(one.manifest.bytes),
+                    len(one.damage),
                 )
                 for one in found
             ],
-        )  # fmt: skip
+        )
         for text in dict.fromkeys([*broken, *(text for one in found for text in one.damage)]):
             print(plain(text))
     return int(bool(broken) or any(one.damage for one in found))
@@ -280,31 +281,27 @@ def restore(
     topic: Topics = None,
     into: Annotated[
         str,
-        typer.Option(
-            "--into", metavar="PREFIX", help="What names of topics and groups get before them."
-        ),
+        typer.Option("--into", metavar="PREFIX", help="Prefix for the names of restored topics and groups."),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
+        bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
     ] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a restore that was cut off.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted restore.")] = False,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not compare what is there then.")
+        bool, typer.Option("--no-verify", help="Do not compare the result with the backup.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Write a backup into a cluster that has nothing of these names.
+    """Restore a backup into a cluster that has no topics of these names.
 
-    Records come back at the offsets that they had, with their times, keys and
-    headers; so versions of keys, messages and pointers of queues, and offsets
-    of groups mean what they meant. Then all of it is read again and compared
-    with the backup, record by record.
+    Records get their former offsets, timestamps, keys and headers, so
+    versions of keys, ids and pointers of queues, and offsets of groups stay
+    valid. Then everything is read again and compared with the backup, record
+    by record.
 
-    Nobody else may write to these topics meanwhile: it would be noticed, and
-    end the restore.
+    No other client may write to these topics meanwhile: the restore notices
+    it and fails.
 
     \b
     Examples:
@@ -333,15 +330,15 @@ def restore(
     _run(work())
 
 
-async def _plan(bootstrap: str, manifest: "Manifest", wish: "restoring.Wish") -> "restoring.Plan":
-    from tidelog.backup.asking import BackupClient
+async def _plan(bootstrap: str, manifest: "Manifest", wish: "restoring.Wish") -> "restoring.RestorePlan":
+    from tidelog.backup.cluster_requests import BackupClient
     from tidelog.backup.restoring import plan_restore
 
     async with BackupClient(bootstrap) as client:
         return await plan_restore(client, manifest, wish)
 
 
-def _plan_document(plan: "restoring.Plan") -> dict[str, Any]:
+def _plan_document(plan: "restoring.RestorePlan") -> dict[str, Any]:
     return {
         "backup": plan.manifest.id,
         "topics": [
@@ -362,7 +359,7 @@ def _plan_document(plan: "restoring.Plan") -> dict[str, Any]:
     }
 
 
-def _show_plan(plan: "restoring.Plan", *, as_json: bool) -> None:
+def _show_plan(plan: "restoring.RestorePlan", *, as_json: bool) -> None:
     document = _plan_document(plan)
     if as_json:
         print_json({**document, "dry_run": True})
@@ -371,12 +368,16 @@ def _show_plan(plan: "restoring.Plan", *, as_json: bool) -> None:
         ["topic", "becomes", "partitions#", "replicas#", "records#", "size#"],
         [
             (
-                one["topic"], one["target"], one["partitions"], one["replication"],
-                number(one["records"]), size(one["bytes"]),
+                one["topic"],
+                one["target"],
+                one["partitions"],
+                one["replication"],
+                number(one["records"]),
+                size(one["bytes"]),
             )
             for one in document["topics"]
         ],
-    )  # fmt: skip
+    )
     for text in plan.notes:
         note(text)
     print(

@@ -26,30 +26,29 @@ CLEANUP_SECONDS = 5
 
 def bench(
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="S", min=0.1, help="How long to produce.")
+        float, typer.Option("--seconds", metavar="S", min=0.1, help="Seconds to produce for.")
     ] = 5.0,
     size: Annotated[
-        int, typer.Option("--size", metavar="BYTES", min=0, help="Of one record's value.")
+        int, typer.Option("--size", metavar="BYTES", min=0, help="Bytes of a record's value.")
     ] = 100,
     batch_bytes: Annotated[
-        int, typer.Option("--batch-bytes", metavar="BYTES", min=1, help="Of one batch.")
+        int, typer.Option("--batch-bytes", metavar="BYTES", min=1, help="Bytes of a batch.")
     ] = 1_000_000,
-    partitions: Annotated[
-        int, typer.Option("--partitions", metavar="P", min=1, help="Of the topic.")
-    ] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", metavar="P", min=1, help="Of the topic.")] = 1,
     replication: Annotated[
         int | None, typer.Option("--replication", metavar="R", min=1, help="Of the topic.")
     ] = None,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have a batch.")] = Acks.ALL,
+    acks: Annotated[
+        Acks, typer.Option("--acks", help="Replicas that must have a batch before it is written.")
+    ] = Acks.ALL,
     connections: Annotated[
-        int, typer.Option("--connections", metavar="N", min=1, help="To each broker.")
+        int, typer.Option("--connections", metavar="N", min=1, help="Connections to each broker.")
     ] = 1,
     pipeline: Annotated[
-        int, typer.Option("--pipeline", metavar="N", min=1, help="Unanswered requests on each.")
+        int, typer.Option("--pipeline", metavar="N", min=1, help="Requests in flight on each connection.")
     ] = 5,
     topic: Annotated[
-        str | None,
-        typer.Option("--topic", metavar="NAME", help="A name for the topic; it must be new."),
+        str | None, typer.Option("--topic", metavar="NAME", help="Name of the topic; it must not exist.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -57,10 +56,9 @@ def bench(
     """Measure throughput and latency.
 
     Creates a topic and deletes it at the end. Batches are encoded once and
-    sent again and again, so that the cluster is measured and not this client.
-    Then everything is read back, and single records are timed from their
-    sending to a waiting consumer having them. MB are millions of bytes of
-    values.
+    sent repeatedly, so that the cluster is measured and not this client. Then
+    everything is read back, and single records are timed from the producer to
+    a waiting consumer. A MB is a million bytes of values.
 
     \b
     Examples:
@@ -172,18 +170,19 @@ def _print(result: dict[str, Any]) -> None:
                 _milliseconds(one["request_ms"], "p99"),
             )
         )
-    print_table(
-        ["", "records/s#", "MB/s#", "records#", "seconds#", "request p50 ms#", "p99 ms#"], rows
-    )
+    print_table(["", "records/s#", "MB/s#", "records#", "seconds#", "request p50 ms#", "p99 ms#"], rows)
     latency = result["end_to_end_ms"]
     print_table(
         ["one record", "p50 ms#", "p99 ms#", "max ms#", "samples#"],
         [
-            [name, *(_milliseconds(latency, prefix + part) for part in ("p50", "p99", "max")),
-             number(latency["samples"])]
+            [
+                name,
+                *(_milliseconds(latency, prefix + part) for part in ("p50", "p99", "max")),
+                number(latency["samples"]),
+            ]
             for name, prefix in (("to the consumer", ""), ("acknowledged", "acknowledged_"))
         ],
-    )  # fmt: skip
+    )
 
 
 def _milliseconds(values: dict[str, float], name: str) -> str:

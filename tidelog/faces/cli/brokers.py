@@ -1,8 +1,6 @@
 """`tidelog brokers`: the nodes of a cluster, and how to let one go.
 
-What clients may know comes from the Kafka listener. Kafka's protocol has no words for the rest
-(broker epoch, shutting down, peer and HTTP addresses); that comes from `GET /v1/cluster` of any
-broker, and is left out, with a word why, where no HTTP face answers.
+Rule: any broker may be asked; a broker that is to be stopped is told by it.
 """
 
 import json
@@ -18,6 +16,7 @@ from tidelog.faces.cli.common import (
     Bootstrap,
     UserError,
     note,
+    perform,
     print_json,
     print_table,
     run,
@@ -25,19 +24,15 @@ from tidelog.faces.cli.common import (
 from tidelog.model import Endpoint, NodeId, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.client.cluster import TopicInfo
-    from tidelog.client.members import BrokerInfo, MembersClient
-    from tidelog.controller.moves import Layout
+    from tidelog.client.kafka import KafkaClient
 
 HTTP_SECONDS_MAX: Final = 5.0
 PATIENCE_SECONDS: Final = 8.0
 POLL_SECONDS: Final = 0.2
 
-app = typer.Typer(
-    help="List, drain, stop and remove the brokers of the cluster.", no_args_is_help=True
-)
+app = typer.Typer(help="List, drain, stop and remove the brokers of the cluster.", no_args_is_help=True)
 
-Node = Annotated[int, typer.Argument(metavar="NODE", help="The broker's id.", min=0)]
+Node = Annotated[int, typer.Argument(metavar="NODE", help="Id of the broker.", min=0)]
 
 
 class NoAnswer(TidelogError):
@@ -46,35 +41,36 @@ class NoAnswer(TidelogError):
 
 @app.command("list")
 def list_brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List every broker that the cluster knows, those that are fenced too.
+    """List all brokers of the cluster, fenced ones too.
 
-    A fenced broker is registered but silent: it leads nothing and clients are
-    not sent to it. One that is shutting down hands over what it leads. One
-    that is cordoned gets no new replicas, since it was drained. One whose disk
-    is full leads only what no other in-sync replica can lead.
+    A fenced broker is registered but sends no heartbeats: it leads nothing,
+    and clients are not sent to it. One that is shutting down hands over its
+    leaderships. A cordoned one gets no new replicas, because it is drained.
+    One with a full disk leads only partitions that no other in-sync replica
+    can lead.
 
     \b
     Examples:
       tidelog brokers list
       tidelog brokers list --bootstrap 127.0.0.1:9093 --json
     """
-    controller, brokers, problem = run(_ask(bootstrap))
+    controller, brokers = run(_list(bootstrap))
     if as_json:
         print_json({"controller": controller, "brokers": brokers})
         return
-    if problem is not None:
-        note(f"epochs, peer and HTTP addresses are not known: {problem}")
     print_table(
         ["id#", "state", "kafka", "http", "peer", "rack", "epoch#", "leads#", "holds#"],
         [
             (
-                f"{broker['id']}{'*' if broker['id'] == controller else ''}", state_of(broker),
+                f"{broker['id']}{'*' if broker['id'] == controller else ''}",
+                state_of(broker),
                 *(_cell(broker[key]) for key in ("kafka", "http", "peer", "rack", "broker_epoch")),
-                broker["leads"], broker["holds"],
+                broker["leads"],
+                broker["holds"],
             )
             for broker in brokers
         ],
-    )  # fmt: skip
+    )
     print("* the active controller" if controller is not None else "nobody is the controller now")
 
 
@@ -84,16 +80,16 @@ def drain(
     wait: reassign.Wait = False,
     dry_run: reassign.DryRun = False,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Let it get replicas again; what moves goes on.")
+        bool, typer.Option("--undo", help="Allow new replicas again; moves under way continue.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let other brokers hold all that this one holds, and give it nothing new.
+    """Move all replicas off a broker, and place no new ones there.
 
-    The others get its replicas evenly, across racks where there are racks. It
-    is refused if they are too few for the replicas of some topic. The broker
-    stays one of the cluster: `tidelog brokers remove` lets it go.
+    Its replicas are spread evenly over the other brokers, and across racks.
+    The drain is refused if too few brokers are left for the replicas of some
+    topic. The broker stays in the cluster until `tidelog brokers remove`.
 
     \b
     Examples:
@@ -101,49 +97,34 @@ def drain(
       tidelog brokers drain 4 --wait
       tidelog brokers drain 4 --undo
     """
-    if undo:
-        run(_uncordon(bootstrap, node))
-        if as_json:
-            print_json({"node": node, "cordoned": False})
-        else:
-            print(f"broker {node} gets replicas again; `tidelog reassign cancel` stops moves")
+    if not undo:
+        reassign.run_start(bootstrap, {"drain": [node]}, wait=wait, dry_run=dry_run, as_json=as_json)
         return
-
-    def make(layout: "Layout") -> reassign.Targets:
-        from tidelog.controller import moves
-
-        return moves.drain(layout, [node])
-
-    reassign.run_start(bootstrap, make, drain=[node], wait=wait, dry_run=dry_run, as_json=as_json)
-
-
-async def _uncordon(bootstrap: str, node: NodeId) -> None:
-    from tidelog.client.members import MembersClient
-    from tidelog.client.moves import cordon
-
-    async with MembersClient(bootstrap) as client:
-        if not await cordon(client, node, is_cordoned=False):
-            note(f"broker {node} is not running, and cannot be told")
+    perform(bootstrap, "brokers.drain", id=node, undo=True)
+    if as_json:
+        print_json({"node": node, "cordoned": False})
+    else:
+        print(f"broker {node} gets replicas again; `tidelog reassign cancel` stops moves")
 
 
 @app.command("stop")
 def stop(
     node: Node,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when it has ended, and others know.")
+        bool, typer.Option("--wait", help="Return once the broker has stopped and the others know.")
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Of --wait.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="Timeout of --wait in seconds.")
     ] = 90.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Stop a broker in order, wherever it runs, as SIGTERM on its machine does.
+    """Stop a broker cleanly from any machine, as SIGTERM does.
 
-    Others lead what it led before it is gone; where failover.mode is manual
-    nobody does, so hand over first: `tidelog promote --all-from NODE`. Its
-    replicas stay, and catch up when it is started again, there and by hand.
-    What goes without it and should not is told before.
+    The broker hands over its leaderships first, except with failover.mode
+    manual: for these topics run `tidelog promote --all-from NODE` before.
+    Its replicas stay, and catch up when it is started again on its machine.
+    The command warns of partitions that need this broker.
 
     \b
     Examples:
@@ -160,55 +141,36 @@ def stop(
 async def _stop(bootstrap: str, node: NodeId, seconds_max: float | None) -> None:
     import asyncio
 
-    from tidelog.client.members import MembersClient
-    from tidelog.faces.cli.asking import post_json
+    from tidelog.client.kafka import KafkaClient
     from tidelog.faces.cli.promote import some_of
 
-    async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
-        brokers = await client.brokers()
-        if node not in brokers:
-            raise UserError(f"there is no broker {node}; see `tidelog brokers list`")
-        if brokers[node].fenced:
-            raise UserError(f"broker {node} is fenced: it does not run, or nobody can reach it")
-        endpoint = await client.http_endpoint(brokers[node])
-        if endpoint is None:
-            raise UserError(f"broker {node} has no HTTP face; send SIGTERM to it on its machine")
-        if missed := sole_in_sync(await client.topics(), node):
+    async with KafkaClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
+        brokers = await _brokers(client)
+        told = await client.perform("brokers.stop", id=node)
+        if missed := [TopicPartition(one["topic"], one["partition"]) for one in told["unavailable"]]:
             note(f"no other replica is in sync of {some_of(missed)}: away while broker {node} is")
-        await asyncio.to_thread(post_json, endpoint, "/v1/broker/stop", {"node": node})
         if seconds_max is None:
             return
+        at = next(one["http"] or one["kafka"] for one in brokers if one["id"] == node)
         try:
             async with asyncio.timeout(seconds_max):
-                await _until_gone(client, endpoint, node, is_alone=len(brokers) == 1)
+                await _until_gone(client, Endpoint.parse(at), node, is_alone=len(brokers) == 1)
         except TimeoutError:
             raise UserError(
                 f"broker {node} has not ended after {seconds_max:g} s; its log says what it does"
             ) from None
 
 
-async def _until_gone(
-    client: "MembersClient", at: Endpoint, node: NodeId, *, is_alone: bool
-) -> None:
+async def _until_gone(client: "KafkaClient", at: Endpoint, node: NodeId, *, is_alone: bool) -> None:
     """Wait until its process has ended, and the others know."""
     import asyncio
 
     while True:
         if not await asyncio.to_thread(_listens, at):
-            known = {} if is_alone else await client.brokers()
-            if node not in known or known[node].fenced:
+            known = [] if is_alone else await _brokers(client)
+            if all(one["fenced"] for one in known if one["id"] == node):
                 return
         await asyncio.sleep(POLL_SECONDS)
-
-
-def sole_in_sync(topics: "list[TopicInfo]", node: NodeId) -> list[TopicPartition]:
-    """The partitions that nobody can lead without the node."""
-    return [
-        TopicPartition(topic.name, one.partition)
-        for topic in topics
-        for one in topic.partitions
-        if one.in_sync == (node,)
-    ]
 
 
 def _listens(at: Endpoint) -> bool:
@@ -224,10 +186,10 @@ def _listens(at: Endpoint) -> bool:
 
 @app.command("remove")
 def remove(node: Node, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Let the cluster forget a broker that is drained and stopped.
+    """Remove a drained and stopped broker from the cluster.
 
-    It is refused while the broker runs, holds replicas or votes in the quorum;
-    the message says what to do. With the same id it may come back as a new one.
+    This is refused while the broker runs, holds replicas or is a voter; the
+    message says what to do. A new broker may use the same id.
 
     \b
     The whole way:
@@ -237,48 +199,26 @@ def remove(node: Node, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson
       tidelog brokers remove 4
     """
 
-    async def work() -> None:
-        from tidelog.client.members import MembersClient
-
-        async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
-            await client.unregister_broker(node)
-
-    run(work())
+    perform(bootstrap, "brokers.remove", id=node)
     if as_json:
         print_json({"node": node, "removed": True})
     else:
         print(f"broker {node} is removed")
 
 
-async def _ask(bootstrap: str) -> tuple[NodeId | None, list[dict[str, Any]], str | None]:
-    """The controller, the brokers, and why some of it is missing."""
-    from tidelog.client.members import MembersClient
+async def _list(bootstrap: str) -> tuple[NodeId | None, list[dict[str, Any]]]:
+    """The controller and the brokers, as the first node that answers knows them."""
+    from tidelog.client.kafka import KafkaClient
 
-    async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
-        view = await client.view()
-        problem = "no broker has an HTTP face"
-        for broker in view.brokers.values():
-            endpoint = None if broker.fenced else await client.http_endpoint(broker)
-            if endpoint is None:
-                continue
-            try:
-                found = get_json(endpoint, "/v1/cluster?topics=")
-                return found["controller"], found["brokers"], None
-            except NoAnswer as error:
-                problem = str(error)
-        topics = await client.topics()
-    return view.leader, [_from_kafka(broker, topics) for broker in view.brokers.values()], problem
+    async with KafkaClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
+        found = await client.perform("brokers.list", limit=1000)
+        return found["controller"], found["brokers"]
 
 
-def _from_kafka(broker: "BrokerInfo", topics: "list[TopicInfo]") -> dict[str, Any]:
-    partitions = [partition for topic in topics for partition in topic.partitions]
-    return {
-        "id": broker.node, "kafka": str(broker.kafka), "http": None, "peer": None,
-        "rack": broker.rack, "fenced": broker.fenced, "shutting_down": None, "cordoned": None,
-        "broker_epoch": None,
-        "leads": sum(partition.leader == broker.node for partition in partitions),
-        "holds": sum(broker.node in partition.replicas for partition in partitions),
-    }  # fmt: skip
+async def _brokers(client: "KafkaClient") -> list[dict[str, Any]]:
+    """Every broker, fenced ones too."""
+    found: list[dict[str, Any]] = (await client.perform("brokers.list", limit=1000))["brokers"]
+    return found
 
 
 def state_of(broker: dict[str, Any]) -> str:

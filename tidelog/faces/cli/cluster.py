@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidelog.faces.cli.common import (
-    AsJson,
-    UserError,
-    note,
-    print_json,
-    print_table,
-    run,
-)
+from tidelog.faces.cli.common import AsJson, UserError, note, print_json, print_table, run
 from tidelog.faces.cli.restart import restart
 
 if TYPE_CHECKING:
@@ -24,55 +17,64 @@ if TYPE_CHECKING:
 STATUS_SECONDS_MAX: Final = 3.0
 
 app = typer.Typer(
-    help="Run several nodes on this machine; kill, pause and bring back any of them.",
-    no_args_is_help=True,
+    help="Run several nodes on this machine; kill, pause and restart any of them.", no_args_is_help=True
 )
 
-Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="The cluster's directory, as for `up`.")
-]
-Node = Annotated[int, typer.Argument(metavar="N", help="The node's number, from 1 on.")]
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the cluster, as for `up`.")]
+Node = Annotated[int, typer.Argument(metavar="N", help="Number of the node, from 1 on.")]
 
 
 @app.command("up")
 def up(
-    data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help="Where all of them keep everything.")
-    ],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory for the data of all nodes.")],
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", metavar="N", min=1, max=100, help="How many; 3, or as last time."),
+        typer.Option(
+            "--nodes", metavar="N", min=1, max=100, help="Number of nodes (default 3, or as last time)."
+        ),
     ] = None,
     kafka_port: Annotated[
         int | None,
         typer.Option(
-            "--kafka-port", metavar="PORT", min=0, max=65535, help="Of node 1; 9092, or as before."
+            "--kafka-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Kafka port of node 1 (default 9092, or as last time).",
         ),
     ] = None,
     http_port: Annotated[
         int | None,
         typer.Option(
-            "--http-port", metavar="PORT", min=0, max=65535, help="Of node 1; 8080, or as before."
+            "--http-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="HTTP port of node 1 (default 8080, or as last time).",
         ),
     ] = None,
     peer_port: Annotated[
         int | None,
         typer.Option(
-            "--peer-port", metavar="PORT", min=0, max=65535, help="Of node 1; 9192, or as before."
+            "--peer-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Peer port of node 1 (default 9192, or as last time).",
         ),
     ] = None,
 ) -> None:
     """Run a cluster of several nodes until Ctrl-C.
 
-    Node 1 has the given ports, node 2 the next ones, and so on; port 0 picks
-    free ones. Prints one line, "ready kafka=HOST:PORT,... http=... nodes=N
+    Node 1 listens on the given ports, node 2 on the next ones, and so on;
+    port 0 picks free ones. Prints one line, "ready kafka=HOST:PORT,... http=... nodes=N
     data=DIR", once all of them serve. Each node is a process of its own, with
     its data in DIR/node-N and its log in DIR/node-N.log; DIR/cluster.json has
     ports and pids. The next `up` on DIR takes the same nodes and ports.
 
-    Up to seven nodes keep the metadata, an odd number of them; others follow.
-    A node that dies is reported and not restarted. No node outlives this
-    command, however it ends.
+    Up to seven nodes, an odd number, are voters; the others follow the
+    metadata. A node that dies is reported and not restarted. All nodes end
+    with this command, however it ends.
 
     \b
     Examples:
@@ -99,10 +101,12 @@ def up(
         ) from None
     try:
         content, notes = layout.plan(
-            layout.read(directory), nodes,
+            layout.read(directory),
+            nodes,
             {"kafka": kafka_port, "http": http_port, "peer": peer_port},
-            is_free=layout.is_port_free, free_ports=layout.some_free_ports(),
-        )  # fmt: skip
+            is_free=layout.is_port_free,
+            free_ports=layout.some_free_ports(),
+        )
         for text in notes:
             note(text)
         asyncio.run(Supervisor(directory, content, note).run(lambda line: _announce(line, data)))
@@ -127,7 +131,7 @@ def _announce(line: str, data: Path) -> None:
 
 @app.command("status")
 def status(data: Data, as_json: AsJson = False) -> None:
-    """Show the nodes: pids, states, which is the controller and which are fenced.
+    """Show the nodes: pid, state, active controller, and which are fenced.
 
     States come from the running `tidelog cluster up`, controller and fencing
     from the nodes themselves.
@@ -158,9 +162,7 @@ def status(data: Data, as_json: AsJson = False) -> None:
         one["controller"] = one["id"] == controller
         one["fenced"] = broker.fenced if broker is not None else None
     if as_json:
-        print_json(
-            {"data": str(directory), "running": is_up, "controller": controller, "nodes": described}
-        )
+        print_json({"data": str(directory), "running": is_up, "controller": controller, "nodes": described})
         return
     if not is_up:
         note(f"the cluster does not run; start it: tidelog cluster up --data {directory}")
@@ -168,14 +170,18 @@ def status(data: Data, as_json: AsJson = False) -> None:
         ["node#", "state", "pid#", "role", "fenced", "kafka", "http", "peer"],
         [
             (
-                one["id"], one["state"], one["pid"] or "-",
+                one["id"],
+                one["state"],
+                one["pid"] or "-",
                 "controller" if one["controller"] else one["role"],
                 {True: "yes", False: "no", None: "-"}[one["fenced"]],
-                one["kafka"], one["http"], one["peer"],
+                one["kafka"],
+                one["http"],
+                one["peer"],
             )
             for one in described
         ],
-    )  # fmt: skip
+    )
     for one in described:
         if one["waits_for"]:
             note(f"node {one['id']} is {one['waits_for']}")
@@ -193,12 +199,18 @@ def describe(entry: "NodeEntry", content: "ClusterFile", *, is_up: bool) -> dict
     elif alive and paused:
         state = "paused"
     return {
-        "id": entry.id, "state": state, "pid": entry.pid if alive else None, "alive": alive,
-        "paused": paused, "exit_code": entry.exit_code,
+        "id": entry.id,
+        "state": state,
+        "pid": entry.pid if alive else None,
+        "alive": alive,
+        "paused": paused,
+        "exit_code": entry.exit_code,
         "waits_for": entry.waits_for if alive and not paused else None,
         "role": "voter" if entry.id in content.voters else "observer",
-        "kafka": entry.kafka, "http": entry.http, "peer": entry.peer,
-    }  # fmt: skip
+        "kafka": entry.kafka,
+        "http": entry.http,
+        "peer": entry.peer,
+    }
 
 
 async def _views(addresses: list[str]) -> "list[View]":
@@ -225,7 +237,7 @@ def newest(views: "list[View]") -> "View | None":
 
 @app.command("kill")
 def kill(node: Node, data: Data, as_json: AsJson = False) -> None:
-    """Kill a node with SIGKILL: it finishes nothing, as in a crash.
+    """Kill a node with SIGKILL, as in a crash.
 
     \b
     Example:
@@ -250,15 +262,15 @@ def start(
     node: Node,
     data: Data,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Return when it serves; fail if it does not in 60 s.")
+        bool, typer.Option("--wait", help="Return once the node serves; fail after 60 s.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring back a node that was stopped or killed, or died.
+    """Start a node that was stopped, was killed or died.
 
-    The running `tidelog cluster up` starts it, and ends it when it ends. Returns
-    when the node serves, or when it runs and other voters must be started before
-    it can: which ones is told.
+    The running `tidelog cluster up` starts the node, and ends it when it ends
+    itself. Returns when the node serves, or when it waits for other voters that
+    must be started first, and names them.
 
     \b
     Examples:
@@ -273,7 +285,7 @@ app.command("restart")(restart)
 
 @app.command("pause")
 def pause(node: Node, data: Data, as_json: AsJson = False) -> None:
-    """Pause a node with SIGSTOP: its connections stay open, and nobody answers.
+    """Pause a node with SIGSTOP: its connections stay open, and it does not answer.
 
     \b
     Example:
@@ -284,7 +296,7 @@ def pause(node: Node, data: Data, as_json: AsJson = False) -> None:
 
 @app.command("resume")
 def resume(node: Node, data: Data, as_json: AsJson = False) -> None:
-    """Let a paused node go on with SIGCONT.
+    """Resume a paused node with SIGCONT.
 
     \b
     Example:

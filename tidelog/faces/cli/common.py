@@ -24,6 +24,8 @@ INTERRUPTED: Final = 130
 WRONG_USE: Final = 2
 """The exit code of a wrong command line or setting; systemd does not restart a node after it."""
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+PAGE: Final = 1000
+"""The most that a verb lists at once."""
 PIPED_WIDTH: Final = 200
 """Columns of the widest table: one that goes to a file or a pipe, or has long ids."""
 
@@ -33,7 +35,7 @@ Bootstrap = Annotated[
         "--bootstrap",
         envvar="TIDELOG_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="Where the cluster listens; several addresses are separated by commas.",
+        help="Kafka address of the cluster; several are separated by commas.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -146,6 +148,35 @@ def run(work: Coroutine[Any, Any, T], *, fast: bool = False) -> T:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(work)
     return asyncio.run(work)
+
+
+def perform(bootstrap: str, verb: str, **asked: Any) -> Any:
+    """What the cluster answers to an operator's verb (docs/verbs.md)."""
+
+    async def work() -> Any:
+        from tidelog.client.kafka import KafkaClient
+
+        async with KafkaClient(bootstrap) as client:
+            return await client.perform(verb, **asked)
+
+    return run(work())
+
+
+def pages(bootstrap: str, verb: str, key: str, **asked: Any) -> dict[str, Any]:
+    """The same of a verb that answers page by page: the first answer, with all that is under `key`."""
+
+    async def work() -> dict[str, Any]:
+        from tidelog.client.kafka import KafkaClient
+
+        async with KafkaClient(bootstrap) as client:
+            found: dict[str, Any] = await client.perform(verb, **asked, limit=PAGE)
+            while found["next"] is not None:
+                more = await client.perform(verb, **asked, limit=PAGE, after=found["next"])
+                found[key] += more[key]
+                found["next"] = more["next"]
+            return found
+
+    return run(work())
 
 
 def number(value: float) -> str:

@@ -1,7 +1,7 @@
 """`tidelog configs`: describe, set, unset; and what `topics alter` shares with them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -12,26 +12,26 @@ from tidelog.faces.cli.common import (
     UserError,
     key_values,
     note,
+    perform,
     print_json,
     print_table,
-    run,
 )
-
-if TYPE_CHECKING:
-    from tidelog.client.admin import ConfigInfo, Resource
-    from tidelog.client.settings import Change
+from tidelog.faces.cli.completing import topic_names
 
 UNSET: Final = "-"
+ALL_AT_ONCE: Final = 1000
+"""More settings than there are."""
 
 app = typer.Typer(help="Show and change settings while the cluster runs.", no_args_is_help=True)
 
-TopicOption = Annotated[str | None, typer.Option("--topic", metavar="T", help="Of this topic.")]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="T", help="Topic of the settings.", autocompletion=topic_names),
+]
 BrokerOption = Annotated[
-    int | None, typer.Option("--broker", metavar="N", min=0, help="Of this broker.")
+    int | None, typer.Option("--broker", metavar="N", min=0, help="Broker of the settings.")
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check and show the change; do not make it.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show the change without making it.")]
 
 
 @app.command("describe")
@@ -39,7 +39,7 @@ def describe(
     topic: TopicOption = None,
     broker: BrokerOption = None,
     all_: Annotated[
-        bool, typer.Option("--all", help="Those at their default, too, and what each means.")
+        bool, typer.Option("--all", help="Also show settings at their default, and what each means.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -52,37 +52,28 @@ def describe(
       tidelog configs describe --broker 1 --all
     """
     kind, name = _resource(topic, broker)
-
-    async def work() -> "list[ConfigInfo]":
-        from tidelog.client.admin import AdminClient
-
-        async with AdminClient(bootstrap) as client:
-            return await client.describe_configs(_resource_type(kind), name)
-
-    configs = [config for config in run(work()) if all_ or not config.is_default]
+    asked = {kind: name, "changed": not all_, "limit": ALL_AT_ONCE}
+    configs = perform(bootstrap, f"configs.describe_{kind}", **asked)["configs"]
     if as_json:
-        print_json({kind: name, "configs": [_document(config) for config in configs]})
+        print_json({kind: name, "configs": configs})
     elif not configs:
         note("everything is at its default; --all shows it")
     elif all_:
         print_table(
             ["setting", "value", "source", "meaning"],
-            [
-                (config.name, _shown(config), _source(config), _meaning(config))
-                for config in configs
-            ],
+            [(one["name"], _cell(one["value"]), one["source"], _meaning(one)) for one in configs],
         )
     else:
         print_table(
             ["setting", "value", "source"],
-            [(config.name, _shown(config), _source(config)) for config in configs],
+            [(one["name"], _cell(one["value"]), one["source"]) for one in configs],
         )
 
 
 @app.command("set")
 def set_(
     settings: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE...", help="What to set, all or nothing.")
+        list[str], typer.Argument(metavar="KEY=VALUE...", help="Settings; all are changed or none.")
     ],
     topic: TopicOption = None,
     broker: BrokerOption = None,
@@ -90,7 +81,7 @@ def set_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a topic or a broker; they take effect at once and stay.
+    """Change settings of a topic or a broker, at once and durably.
 
     \b
     Examples:
@@ -103,14 +94,14 @@ def set_(
 
 @app.command("unset")
 def unset(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="What to give back.")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Settings to reset.")],
     topic: TopicOption = None,
     broker: BrokerOption = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Give settings of a topic or a broker back to what they would be by themselves.
+    """Reset settings of a topic or a broker to their defaults.
 
     \b
     Examples:
@@ -129,49 +120,43 @@ def _alter(
     bootstrap: str,
     as_json: bool,
 ) -> None:
-    async def work() -> "list[Change]":
-        from tidelog.client.admin import AdminClient
-        from tidelog.client.settings import config_changes, plan_changes
+    found = perform(
+        bootstrap, f"configs.change_{kind}", **{kind: name}, settings=settings_of(wanted), dry_run=dry_run
+    )
+    show_changes({kind: name}, found["changes"], found["warnings"], dry_run=dry_run, as_json=as_json)
 
-        async with AdminClient(bootstrap) as client:
-            resource = _resource_type(kind)
-            changes = await plan_changes(client, resource, name, wanted)
-            if not dry_run:
-                await client.alter_configs(resource, name, config_changes(wanted))
-            return changes
 
-    changes = run(work())
-    show_changes({kind: name}, changes, dry_run=dry_run, as_json=as_json)
+def settings_of(wanted: Sequence[tuple[str, str | None]]) -> dict[str, str | None]:
+    """What shall become of each setting."""
+    found = dict(wanted)
+    if len(found) < len(wanted):
+        twice = next(key for key in found if sum(key == other for other, _ in wanted) > 1)
+        raise UserError(f"{twice} is changed twice")
+    return found
 
 
 def show_changes(
-    what: dict[str, Any], changes: "Sequence[Change]", *, dry_run: bool, as_json: bool
+    what: dict[str, Any],
+    changes: Sequence[dict[str, Any]],
+    warnings: Sequence[str],
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Before -> after, as the result; what could be lost, beside it."""
-    warnings = [warning for change in changes for warning in change.warnings()]
     if as_json:
-        print_json(
-            {
-                **what,
-                "changes": [
-                    {"name": change.name, "before": change.before, "after": change.after}
-                    for change in changes
-                ],
-                "warnings": warnings,
-                "dry_run": dry_run,
-            }
-        )
+        print_json({**what, "changes": changes, "warnings": warnings, "dry_run": dry_run})
         return
     print_table(
         ["setting", "before", "", "after"],
         [
             (
-                change.name,
-                UNSET if change.before is None else change.before,
-                "=" if change.is_none else "->",
-                UNSET if change.after is None else change.after,
+                one["name"],
+                _cell(one["before"]),
+                "=" if one["before"] == one["after"] else "->",
+                _cell(one["after"]),
             )
-            for change in changes
+            for one in changes
         ],
     )
     for warning in warnings:
@@ -186,36 +171,9 @@ def _resource(topic: str | None, broker: int | None) -> tuple[str, str]:
     return ("broker", str(broker)) if topic is None else ("topic", topic)
 
 
-def _resource_type(kind: str) -> "Resource":
-    from tidelog.client.admin import Resource
-
-    return Resource[kind.upper()]
+def _cell(value: str | None) -> str:
+    return UNSET if value is None else value
 
 
-def _shown(config: "ConfigInfo") -> str:
-    from tidelog.client.settings import HIDDEN
-
-    if config.sensitive:
-        return HIDDEN
-    return UNSET if config.value is None else config.value
-
-
-def _source(config: "ConfigInfo") -> str:
-    from tidelog.client.settings import source_name
-
-    return source_name(config)
-
-
-def _meaning(config: "ConfigInfo") -> str:
-    return (config.doc or "") + (" Needs a restart." if config.read_only else "")
-
-
-def _document(config: "ConfigInfo") -> dict[str, Any]:
-    return {
-        "name": config.name,
-        "value": config.value,
-        "source": _source(config),
-        "default": config.is_default,
-        "read_only": config.read_only,
-        "doc": config.doc,
-    }
+def _meaning(config: dict[str, Any]) -> str:
+    return (config["doc"] or "") + (" Needs a restart." if config["read_only"] else "")

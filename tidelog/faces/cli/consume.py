@@ -21,6 +21,7 @@ from tidelog.faces.cli.common import (
     run,
     standard_output,
 )
+from tidelog.faces.cli.completing import topic_names
 from tidelog.faces.cli.schemas import (
     BYTES,
     KeyFormat,
@@ -57,7 +58,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ConsumePlan:
     """What the options ask for."""
 
     topic: str
@@ -118,8 +119,7 @@ class Show:
         if self.headers:
             parts.append(
                 b",".join(
-                    name.encode() + b"=" + encode_text(value, self.form)
-                    for name, value in record.headers
+                    name.encode() + b"=" + encode_text(value, self.form) for name, value in record.headers
                 )
             )
         if self.key:
@@ -130,16 +130,16 @@ class Show:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.", autocompletion=topic_names)],
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
+        typer.Option("--partition", metavar="N", min=0, help="Read only this partition; repeatable."),
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Start with the oldest record.")
     ] = False,
     offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", min=0, help="Start at an offset.")
+        int | None, typer.Option("--offset", metavar="N", min=0, help="Start at this offset.")
     ] = None,
     timestamp: Annotated[
         str | None,
@@ -152,7 +152,7 @@ def consume(
     ] = None,
     tail: Annotated[
         int | None,
-        typer.Option("--tail", metavar="N", min=0, help="Start N before each partition's end."),
+        typer.Option("--tail", metavar="N", min=0, help="Start N records before the end of each partition."),
     ] = None,
     count_max: Annotated[
         int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N records.")
@@ -160,8 +160,7 @@ def consume(
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow/--no-follow",
-            help="Wait for new records, or stop at the end that the log has now.",
+            "--follow/--no-follow", help="Wait for new records, or stop at the present end of the log."
         ),
     ] = True,
     group: Annotated[
@@ -169,25 +168,22 @@ def consume(
         typer.Option(
             "--group",
             metavar="G",
-            help="Read as a member of this consumer group: go on where it is, share the "
-            "partitions with its other members, and commit what was printed.",
+            help="Read as a member of this consumer group: continue from its offsets, share partitions "
+            "with its other members, commit what was printed.",
         ),
     ] = "",
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="S", min=0, help="Stop after S seconds of silence."),
+        typer.Option("--timeout", metavar="S", min=0, help="Stop after S seconds without a record."),
     ] = None,
-    form: Annotated[
-        Format, typer.Option("--format", help="How keys and values are written.")
-    ] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="Output format of keys and values.")] = Format.TEXT,
     show_key: Annotated[bool, typer.Option("--show-key", help="Print keys.")] = False,
     show_headers: Annotated[bool, typer.Option("--show-headers", help="Print headers.")] = False,
-    show_offset: Annotated[
-        bool, typer.Option("--show-offset", help="Print partition:offset.")
-    ] = False,
-    show_timestamp: Annotated[bool, typer.Option("--show-timestamp", help="Print times.")] = False,
+    show_offset: Annotated[bool, typer.Option("--show-offset", help="Print partition:offset.")] = False,
+    show_timestamp: Annotated[bool, typer.Option("--show-timestamp", help="Print timestamps.")] = False,
     isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="Whether open transactions are shown.")
+        Isolation,
+        typer.Option("--isolation", help="Whether records of open and aborted transactions are shown."),
     ] = Isolation.UNCOMMITTED,
     value_format: ValueFormat = BYTES,
     key_format: KeyFormat = BYTES,
@@ -195,17 +191,16 @@ def consume(
     schema_registry_user: SchemaRegistryUser = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON document per record and line; as --format json."),
+        bool, typer.Option("--json", help="Print one JSON document per line and record, as --format json.")
     ] = False,
 ) -> None:
     """Read records and print one per line.
 
-    Starts with what comes next, unless told where; with --no-follow, with the
-    oldest record. With --group, that is for partitions of which the group has
-    committed nothing. Values are printed as they are, except that a terminal gets
-    control characters in a visible form. With --max and --timeout together,
-    too few records are a failure.
+    Starts with the next record that is written; with --no-follow, with the
+    oldest. With --group, this applies to partitions without a committed offset.
+    Values are printed as they are, except that a terminal gets control characters
+    in a visible form. With --max and --timeout together, fewer records than --max
+    are a failure.
 
     \b
     Examples:
@@ -224,7 +219,7 @@ def consume(
             "--group goes on where the group is: leave out --partition, --offset, --timestamp, "
             "--tail, or move the group with `tidelog groups reset`"
         )
-    plan = Plan(
+    plan = ConsumePlan(
         topic=topic,
         partitions=tuple(sorted(set(partition or ()))),
         start=Start(
@@ -255,16 +250,12 @@ def consume(
         count = run(_consume(bootstrap, plan))
     if count_max is not None and count < count_max and timeout is not None:
         raise UserError(
-            f"only {number(count)} of {number(count_max)} records came before {timeout:g} s of "
-            "silence"
+            f"only {number(count)} of {number(count_max)} records came before {timeout:g} s of silence"
         )
 
 
 def value_readers(key: str, value: str, url: str, user: str) -> "Mapping[str, ValueReader]":
-    forms = {
-        "key": part_format("key", key, url, user),
-        "value": part_format("value", value, url, user),
-    }
+    forms = {"key": part_format("key", key, url, user), "value": part_format("value", value, url, user)}
     found = {part: form for part, form in forms.items() if form is not None}
     if not found:
         return {}
@@ -273,7 +264,7 @@ def value_readers(key: str, value: str, url: str, user: str) -> "Mapping[str, Va
     return {part: ValueReader(form) for part, form in found.items()}
 
 
-async def _consume(bootstrap: str, plan: Plan) -> int:
+async def _consume(bootstrap: str, plan: ConsumePlan) -> int:
     """Print records until the plan is done; return how many."""
     from tidelog.client.consumer import Consumer
     from tidelog.client.kafka import KafkaClient
@@ -310,7 +301,7 @@ async def _consume(bootstrap: str, plan: Plan) -> int:
 
 
 async def poll(
-    client: "KafkaClient", consumer: "Consumer", plan: Plan, heard: float
+    client: "KafkaClient", consumer: "Consumer", plan: ConsumePlan, heard: float
 ) -> "list[tuple[int, list[Record]]]":
     """The next records; where retention was faster than we are, go on at the oldest one left."""
     from tidelog.client.cluster import Refused
@@ -340,7 +331,7 @@ async def poll(
     return []
 
 
-async def find_start(client: "KafkaClient", plan: Plan) -> tuple[dict[int, int], dict[int, int]]:
+async def find_start(client: "KafkaClient", plan: ConsumePlan) -> tuple[dict[int, int], dict[int, int]]:
     """Where each partition's reading begins, and where its log ends now."""
     from tidelog.client.kafka import EARLIEST, LATEST
 
@@ -370,7 +361,7 @@ async def find_start(client: "KafkaClient", plan: Plan) -> tuple[dict[int, int],
 
 
 def _at_offset(
-    plan: Plan, offset: int, earliest: dict[int, int], latest: dict[int, int]
+    plan: ConsumePlan, offset: int, earliest: dict[int, int], latest: dict[int, int]
 ) -> dict[int, int]:
     if len(latest) > 1:
         raise UserError(

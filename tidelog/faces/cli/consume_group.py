@@ -17,7 +17,7 @@ from tidelog.client.group_member import HEARTBEAT_SECONDS, GroupMember
 from tidelog.client.kafka import EARLIEST, LATEST
 from tidelog.errors import TidelogError
 from tidelog.faces.cli.common import note, standard_output
-from tidelog.faces.cli.consume import Plan, poll
+from tidelog.faces.cli.consume import ConsumePlan, poll
 from tidelog.model import Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _IDLE_SECONDS: Final = 0.5
 """Between two heartbeats of a member that has no partition to wait for."""
 
 
-async def consume_in_group(bootstrap: str, plan: Plan, group: str) -> int:
+async def consume_in_group(bootstrap: str, plan: ConsumePlan, group: str) -> int:
     """Print records until the plan is done; return how many."""
     async with AdminClient(bootstrap) as client:
         await client.topic(plan.topic)  # one that does not exist is told before anybody joins
@@ -47,7 +47,7 @@ async def consume_in_group(bootstrap: str, plan: Plan, group: str) -> int:
 class _Reading:
     """What this member has printed, over all of its generations."""
 
-    def __init__(self, client: AdminClient, member: GroupMember, plan: Plan, group: str) -> None:
+    def __init__(self, client: AdminClient, member: GroupMember, plan: ConsumePlan, group: str) -> None:
         self.count = 0
         self.is_done = False
         self._client = client
@@ -75,9 +75,7 @@ class _Reading:
                     return
         self.is_done = True
 
-    async def _start(
-        self, assigned: tuple[int, ...]
-    ) -> tuple[dict[int, Offset], dict[int, Offset]]:
+    async def _start(self, assigned: tuple[int, ...]) -> tuple[dict[int, Offset], dict[int, Offset]]:
         """Where each partition's reading begins, and where its log ends now."""
         plan = self._plan
         if not assigned:
@@ -85,9 +83,7 @@ class _Reading:
 
         async def offsets(time_ms: int) -> dict[int, Offset]:
             times = dict.fromkeys(assigned, time_ms)
-            found = await self._client.list_offsets(
-                plan.topic, times, read_committed=plan.read_committed
-            )
+            found = await self._client.list_offsets(plan.topic, times, read_committed=plan.read_committed)
             return {partition: one.offset for partition, one in found.items()}
 
         committed = await self._client.group_offsets(self._group)

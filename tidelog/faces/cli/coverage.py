@@ -2,50 +2,48 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidelog.faces.cli.common import number, print_table
-
-if TYPE_CHECKING:
-    from tidelog.simulation.coverage import Met
+from tidelog.simulation.met import SECTIONS, Met
 
 
-def coverage_document(met: "Met") -> dict[str, Any]:
+def coverage_document(met: Met) -> dict[str, Any]:
     """By section: how often each name was met, and the names that never were."""
-    from tidelog.simulation.coverage import SECTIONS
+    from tidelog.simulation.coverage import never
 
     return {
-        section: {"met": dict(sorted(met.counts[section].items())), "never": met.never(section)}
+        section: {"met": dict(sorted(met.counts[section].items())), "never": never(met, section)}
         for section in SECTIONS
     }
 
 
-def print_coverage(met: "Met") -> None:
+def print_coverage(met: Met) -> None:
     """A table of each section, and below it what was never met."""
-    from tidelog.simulation.coverage import SECTIONS
+    from tidelog.simulation.coverage import names, never
 
     for section, title in SECTIONS.items():
-        names, counts, never = met.names(section), met.counts[section], met.never(section)
-        print(f"{title}: {len(names) - len(never)} of {len(names)} met")
+        there_is, counts, unmet = names(met, section), met.counts[section], never(met, section)
+        print(f"{title}: {len(there_is) - len(unmet)} of {len(there_is)} met")
         if section == "roles":
             _print_roles(met)
         elif section == "pairs":
-            for line in _grouped(never):
+            for line in _grouped(unmet):
                 print(f"  never met: {line}")
         else:
-            rows = [(name, number(counts[name])) for name in names if counts[name]]
+            rows = [(name, number(counts[name])) for name in there_is if counts[name]]
             print_table([section, "met#"], rows)
-            if never:
-                print(f"  never met: {', '.join(never)}")
+            if unmet:
+                print(f"  never met: {', '.join(unmet)}")
         print()
 
 
-def _print_roles(met: "Met") -> None:
+def _print_roles(met: Met) -> None:
     """Kinds of faults by roles; a dot for what was never met."""
-    from tidelog.simulation.coverage import Role, cell, hits_nodes
+    from tidelog.simulation.coverage import Role, cell, hits_nodes, names
 
     counts = met.counts["roles"]
-    kinds = [kind for kind in met.names("faults") if hits_nodes(kind)]
+    kinds = [kind for kind in names(met, "faults") if hits_nodes(kind)]
     rows = [[kind, *(counts[cell(kind, role)] or "." for role in Role)] for kind in kinds]
     print_table(["roles", *(f"{role}#" for role in Role)], rows)
 

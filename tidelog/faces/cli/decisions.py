@@ -27,27 +27,24 @@ if TYPE_CHECKING:
 PREFIX = "spark."
 QUERY_SIGN, APPLICATION_SIGN = "@", ":"
 
-app = typer.Typer(
-    help="Show which batches queries of Spark have written to topics, and reset it.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Show and reset which batches Spark's queries have written.", no_args_is_help=True)
 
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="As `list` shows it; without the topic, if there is only one."
+        metavar="NAME", help="Name as `list` shows it; the topic may be left out if there is only one."
     ),
 ]
 
 
 @app.command("list")
 def list_decisions(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """List the newest batch that each query and each application has written.
+    """List the newest batch that each query and application has written.
 
-    A query writes a batch in transactions of its tasks, and one decision
-    commits all of them; it says which batch of which query they were. A batch
-    that Spark brings again, after a crash, is known by its decision and is
-    not written twice.
+    The tasks of a batch write in transactions; one decision commits all of
+    them, and names the query and the batch. When Spark repeats a batch after
+    a crash, the decision tells that it was written, and it is not written
+    twice.
 
     \b
     Names:
@@ -80,10 +77,10 @@ def list_decisions(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = F
 
 @app.command("show")
 def show(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show what a query has written last: which batch, and where its sources ended.
+    """Show a query's last batch, and where its sources ended.
 
-    A new checkpoint that begins at these offsets goes on where the query was,
-    with nothing lost and nothing twice: give them as startingOffsets.
+    A new checkpoint with these offsets as startingOffsets continues where
+    the query was: no record is lost or written twice.
 
     \b
     Example:
@@ -114,10 +111,10 @@ def reset(
 ) -> None:
     """Forget which batches a query has written. Stop the query first.
 
-    All that it brings from then on is written, whatever its number. Reset it
-    if a batch was refused because the checkpoint is older than the topic, and
-    rows twice are better than a new checkpoint; or if the query is gone for
-    good. Rows that are in the topic stay there.
+    Every batch of the query from then on is written, whatever its number.
+    Reset a query whose batch was refused because its checkpoint is older than
+    the topic, if duplicates are better than a new checkpoint; or a query that
+    is gone for good. Written rows stay in the topic.
 
     \b
     Example:
@@ -151,9 +148,7 @@ def _confirm(one: "GroupDecision") -> None:
             f"resetting {one.group!r} lets batches up to {one.batch_id} be written again, which "
             "may be rows twice; add --yes if you mean it"
         )
-    if not typer.confirm(
-        f"Forget that {plain(one.group)} has written batch {one.batch_id}?", err=True
-    ):
+    if not typer.confirm(f"Forget that {plain(one.group)} has written batch {one.batch_id}?", err=True):
         raise UserError("nothing was reset")
 
 
@@ -171,9 +166,7 @@ def _find(found: "list[GroupDecision]", name: str) -> "GroupDecision":
     begins = tuple(full + sign for sign in (QUERY_SIGN, APPLICATION_SIGN))
     chosen = exact or [one for one in found if one.group.startswith(begins)]
     if not chosen:
-        raise UserError(
-            f"{name!r} has decided nothing; `tidelog pipeline decisions list` shows who has"
-        )
+        raise UserError(f"{name!r} has decided nothing; `tidelog pipeline decisions list` shows who has")
     if len(chosen) > 1:
         names = ", ".join(one.group for one in chosen)
         raise UserError(f"{name!r} writes to several topics; name one of {names}")

@@ -1,8 +1,7 @@
 """`tidelog elect`: Kafka's own elections, preferred and unclean."""
 
 import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,28 +11,23 @@ from tidelog.faces.cli.common import (
     Bootstrap,
     UsageError,
     UserError,
+    perform,
     print_json,
     print_table,
-    run,
 )
 
-if TYPE_CHECKING:
-    from tidelog.client.admin import Election
-    from tidelog.client.elections import Outcome
-
 app = typer.Typer(
-    help="Elect leaders: those that are preferred, or any where nobody leads.",
-    no_args_is_help=True,
+    help="Elect leaders: preferred ones, or any for partitions without a leader.", no_args_is_help=True
 )
 
 Topic = Annotated[
-    str | None, typer.Option("--topic", metavar="T", help="Only this topic; else all in need.")
+    str | None,
+    typer.Option("--topic", metavar="T", help="Only this topic (default: all that need an election)."),
 ]
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
+    list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition; repeatable.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask whether you mean it.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @app.command("preferred")
@@ -43,19 +37,18 @@ def preferred(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let the first replica of each partition lead, where it is in sync.
+    """Make the preferred replica of each partition the leader, if it is in sync.
 
-    The cluster does so by itself every few seconds; not where failover.mode is
-    manual. Nothing is lost. Exits with 1 if some could not be elected.
+    The cluster does this by itself every few seconds, except with
+    failover.mode manual. Nothing is lost. Exits with 1 if some election
+    failed.
 
     \b
     Examples:
       tidelog elect preferred
       tidelog elect preferred --topic orders --partition 0
     """
-    from tidelog.client.admin import Election
-
-    _elect(Election.PREFERRED, topic, partition, bootstrap, as_json=as_json)
+    _elect("preferred", topic, partition, bootstrap, as_json=as_json)
 
 
 @app.command("unclean")
@@ -66,19 +59,18 @@ def unclean(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let somebody lead where nobody does, though acknowledged records may be lost.
+    """Elect leaders for partitions without one, even if acknowledged records are lost.
 
-    Of the replicas that are there, the one with the longest log leads. What
-    only others have is lost, also when they come back. `tidelog promote
-    --force` does the same and tells first how much that may be.
+    Of the available replicas, the one with the longest log becomes leader.
+    Records that only others have are lost, even if those come back.
+    `tidelog promote --force` does the same and first shows how many these
+    may be.
 
     \b
     Examples:
       tidelog elect unclean --topic orders --partition 0
       tidelog elect unclean --yes
     """
-    from tidelog.client.admin import Election
-
     if not yes:
         where = "all partitions that nobody leads" if topic is None else f"topic {topic!r}"
         if not sys.stdin.isatty():
@@ -88,28 +80,15 @@ def unclean(
             )
         if not typer.confirm(f"May records of {where} be lost?", err=True):
             raise UserError("nobody was elected")
-    _elect(Election.UNCLEAN, topic, partition, bootstrap, as_json=as_json)
+    _elect("unclean", topic, partition, bootstrap, as_json=as_json)
 
 
-def _elect(
-    kind: "Election",
-    topic: str | None,
-    numbers: list[int] | None,
-    bootstrap: str,
-    *,
-    as_json: bool,
-) -> None:
+def _elect(kind: str, topic: str | None, numbers: list[int] | None, bootstrap: str, *, as_json: bool) -> None:
     if numbers and topic is None:
         raise UsageError("--partition needs --topic T")
-
-    async def work() -> "list[Outcome]":
-        from tidelog.client.admin import AdminClient
-        from tidelog.client.elections import elect
-
-        async with AdminClient(bootstrap) as client:
-            return await elect(client, kind, topic, numbers)
-
-    rows = [asdict(one) for one in run(work())]
+    rows = perform(bootstrap, "elections.hold", type=kind, topic=topic, partitions=numbers or None)[
+        "partitions"
+    ]
     if as_json:
         print_json({"partitions": rows})
     elif not rows:
@@ -118,10 +97,15 @@ def _elect(
         print_table(
             ["topic", "partition#", "leader#", "outcome", "why"],
             [
-                (row["topic"], row["partition"], "-" if row["leader"] is None else row["leader"],
-                 row["outcome"], row["error"] or "")
+                (
+                    row["topic"],
+                    row["partition"],
+                    "-" if row["leader"] is None else row["leader"],
+                    row["outcome"],
+                    row["error"] or "",
+                )
                 for row in rows
             ],
-        )  # fmt: skip
+        )
     if any(row["outcome"] == "refused" for row in rows):
         raise typer.Exit(1)

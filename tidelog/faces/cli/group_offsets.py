@@ -1,8 +1,8 @@
 """The offsets of a consumer group: `tidelog groups reset` and `delete-offsets`."""
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -13,6 +13,8 @@ from tidelog.faces.cli.common import (
     UsageError,
     UserError,
     note,
+    pages,
+    perform,
     plain,
     print_json,
     print_table,
@@ -20,21 +22,18 @@ from tidelog.faces.cli.common import (
 )
 from tidelog.faces.cli.consume import parse_time
 
-if TYPE_CHECKING:
-    from tidelog.client.admin import Committed
-    from tidelog.client.group_offsets import Reset
-    from tidelog.model import TopicPartition
+Offset: TypeAlias = dict[str, Any]
+"""Topic, partition and offset."""
 
 NOTHING: Final = "-"
 TIME_MS_MAX: Final = 2**63 - 1
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
-Topic = Annotated[str, typer.Option("--topic", metavar="T", help="The offsets of this topic.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
+Topic = Annotated[str, typer.Option("--topic", metavar="T", help="Topic of the offsets.")]
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
+    list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition; repeatable.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 # Moving.
@@ -44,38 +43,34 @@ def reset(
     group: Group,
     topic: Topic,
     partition: Partitions = None,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the oldest record.")
-    ] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log's end.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log end.")] = False,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", min=0, help="To an offset.")
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="To this offset.")
     ] = None,
     to_time: Annotated[
         str | None,
         typer.Option(
             "--to-time",
             metavar="MS|ISO",
-            help="To a time: milliseconds since 1970, or 2025-01-31T12:00 (UTC unless it names "
-            "a zone).",
+            help="To a time: milliseconds since 1970, or 2025-01-31T12:00 (UTC unless it names a zone).",
         ),
     ] = None,
     shift: Annotated[
-        int | None,
-        typer.Option("--shift", metavar="N", help="By N records; back if it is negative."),
+        int | None, typer.Option("--shift", metavar="N", help="By N records; negative moves back.")
     ] = None,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="To where it is: commit the same once more.")
+        bool, typer.Option("--to-current", help="To the committed offset: commit it once more.")
     ] = False,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; otherwise it is only shown.")
+        bool, typer.Option("--execute", help="Make the change; without this it is only shown.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group go on from somewhere else; shows what would change unless told --execute.
+    """Change the committed offsets of a group; without --execute only show the change.
 
-    The group's consumers must be stopped. A place outside of what a log holds
+    The group's consumers must be stopped. An offset outside of the log
     becomes the nearest one inside.
 
     \b
@@ -90,53 +85,36 @@ def reset(
     given += [value is not None for value in (to_offset, to_time, shift)]
     if sum(given) != 1:
         raise UserError(
-            "say where to, once: --to-earliest, --to-latest, --to-offset, --to-time, --shift "
-            "or --to-current"
+            "say where to, once: --to-earliest, --to-latest, --to-offset, --to-time, --shift or --to-current"
         )
     time_ms = None if to_time is None else _time_ms(to_time)
 
-    async def work() -> "Reset":
-        from tidelog.client import group_offsets
-        from tidelog.client.admin import AdminClient
-
-        target = group_offsets.Target(
-            earliest=to_earliest, latest=to_latest, current=to_current, offset=to_offset,
-            time_ms=time_ms, shift=shift,
-        )  # fmt: skip
-        async with AdminClient(bootstrap) as client:
-            return await group_offsets.reset(
-                client, group, topic, partition, target, dry_run=not execute
-            )
-
-    found = run(work())
+    place = "earliest" if to_earliest else "latest" if to_latest else "current" if to_current else None
+    found = perform(
+        bootstrap,
+        "groups.reset",
+        group=group,
+        topic=topic,
+        partitions=partition or None,
+        to=place,
+        offset=to_offset,
+        time_ms=time_ms,
+        shift=shift,
+        dry_run=not execute,
+    )
+    moves = found["partitions"]
     if as_json:
-        print_json(
-            {
-                "group": group,
-                "topic": topic,
-                "partitions": [
-                    {"partition": move.place.partition, "from": move.before, "to": move.after}
-                    for move in found.moves
-                ],
-                "new_group": found.is_new,
-                "executed": execute,
-            }
-        )
+        keys = ("group", "topic", "partitions", "new_group")
+        print_json({**{key: found[key] for key in keys}, "executed": execute})
         return
     print_table(
         ["topic", "partition#", "from#", "", "to#"],
         [
-            (
-                move.place.topic,
-                move.place.partition,
-                cell(move.before),
-                "=" if move.before == move.after else "->",
-                move.after,
-            )
-            for move in found.moves
+            (topic, one["partition"], cell(one["from"]), "=" if one["from"] == one["to"] else "->", one["to"])
+            for one in moves
         ],
     )
-    if found.is_new:
+    if found["new_group"]:
         made = "was made" if execute else "would be made"
         note(f"there was no group {group!r}: it {made}, check the name")
     if not execute:
@@ -165,7 +143,7 @@ def delete_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let a group forget how far it has come in a topic that it does not consume now.
+    """Delete a group's offsets in a topic that it does not consume.
 
     \b
     Examples:
@@ -173,65 +151,62 @@ def delete_offsets(
       tidelog groups delete-offsets billing --topic orders --partition 3 --yes
     """
 
-    async def look() -> "dict[TopicPartition, Committed]":
-        from tidelog.client.admin import AdminClient
-
-        async with AdminClient(bootstrap) as client:
-            await client.describe_group(group)
-            found = await client.group_offsets(group)
-            return {
-                place: committed
-                for place, committed in found.items()
-                if place.topic == topic and (not partition or place.partition in partition)
-            }
-
-    offsets = run(look())
+    offsets = [
+        one
+        for one in committed_of(describe_group(bootstrap, group))
+        if one["topic"] == topic and (not partition or one["partition"] in partition)
+    ]
     if not offsets:
-        raise UserError(
-            f"group {group!r} has no such offsets in {topic!r}; see `tidelog groups describe`"
-        )
+        raise UserError(f"group {group!r} has no such offsets in {topic!r}; see `tidelog groups describe`")
     if not yes:
         confirm(f"offsets of group {group!r}", offsets)
-
-    async def work() -> None:
-        from tidelog.client.admin import AdminClient
-
-        async with AdminClient(bootstrap) as client:
-            await client.delete_offsets(group, offsets)
-
-    run(work())
+    run(_delete_offsets(bootstrap, group, offsets))
     if as_json:
-        print_json({"group": group, "deleted": True, "offsets": documents(offsets)})
+        print_json({"group": group, "deleted": True, "offsets": offsets})
     else:
         print(f"{counted(offsets)} of {plain(group)} deleted")
+
+
+async def _delete_offsets(bootstrap: str, group: str, offsets: Sequence[Offset]) -> None:
+    from tidelog.client.kafka import KafkaClient
+
+    async with KafkaClient(bootstrap) as client:
+        for one in offsets:
+            asked = {"topic": one["topic"], "partition": one["partition"]}
+            await client.perform("groups.delete_offsets", group=group, **asked)
 
 
 # What all that changes groups has in common.
 
 
-def confirm(what: str, offsets: "Mapping[TopicPartition, Committed]") -> None:
+def describe_group(bootstrap: str, group: str) -> dict[str, Any]:
+    """A group, with all of its partitions."""
+    return pages(bootstrap, "groups.describe", "partitions", group=group)
+
+
+def committed_of(group: dict[str, Any]) -> list[Offset]:
+    """Every offset that a group has committed."""
+    return [
+        {"topic": one["topic"], "partition": one["partition"], "offset": one["committed"]}
+        for one in group["partitions"]
+        if one["committed"] is not None
+    ]
+
+
+def confirm(what: str, offsets: Sequence[Offset]) -> None:
     """Show what would be lost, and ask."""
     lost = counted(offsets)
     if not sys.stdin.isatty():
-        raise UserError(
-            f"deleting {what} loses {lost} and cannot be undone; add --yes if you mean it"
-        )
-    for place, committed in offsets.items():
-        note(f"  {place}  {committed.offset}")
+        raise UserError(f"deleting {what} loses {lost} and cannot be undone; add --yes if you mean it")
+    for one in offsets:
+        note(f"  {one['topic']}-{one['partition']}  {one['offset']}")
     if not typer.confirm(f"Delete {plain(what)} and lose {lost}?", err=True):
         raise UserError("nothing was deleted")
 
 
-def counted(offsets: "Mapping[TopicPartition, Committed]") -> str:
+def counted(offsets: Sequence[Offset]) -> str:
     count = len(offsets)
     return f"{count} committed offset{'s' * (count != 1)}"
-
-
-def documents(offsets: "Mapping[TopicPartition, Committed]") -> list[dict[str, Any]]:
-    return [
-        {"topic": place.topic, "partition": place.partition, "offset": committed.offset}
-        for place, committed in offsets.items()
-    ]
 
 
 def cell(value: int | None) -> str:

@@ -1,8 +1,7 @@
 """`tidelog groups`: list, describe, delete; how far consumers have come."""
 
-from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,25 +12,24 @@ from tidelog.faces.cli.common import (
     Bootstrap,
     note,
     number,
+    pages,
+    perform,
     plain,
     print_json,
     print_table,
-    run,
 )
 from tidelog.faces.cli.group_offsets import (
     NOTHING,
     Group,
     Yes,
     cell,
+    committed_of,
     confirm,
     counted,
-    documents,
+    describe_group,
 )
 
-if TYPE_CHECKING:
-    from tidelog.client.admin import Committed, GroupInfo, ListedGroup, MemberInfo
-    from tidelog.client.group_offsets import Progress
-    from tidelog.model import TopicPartition
+MEMBER_KEYS: Final = ("member", "instance", "client", "host", "assignment")
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 
@@ -51,9 +49,7 @@ class State(StrEnum):
 def list_groups(
     state: Annotated[
         list[State] | None,
-        typer.Option(
-            "--state", case_sensitive=False, help="Only groups in this state; repeatable."
-        ),
+        typer.Option("--state", case_sensitive=False, help="List only groups in this state; repeatable."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -66,38 +62,24 @@ def list_groups(
       tidelog groups list --state Empty --json
     """
 
-    async def work() -> "list[ListedGroup]":
-        from tidelog.client.admin import AdminClient
-
-        async with AdminClient(bootstrap) as client:
-            return await client.list_groups(state or ())
-
-    groups = run(work())
+    found = pages(bootstrap, "groups.list", "groups")
+    groups = [one for one in found["groups"] if not state or one["state"] in state]
     if as_json:
-        print_json(
-            {
-                "groups": [
-                    {"group": group.group, "state": group.state, "type": group.protocol_type}
-                    for group in groups
-                ]
-            }
-        )
+        print_json({"groups": groups})
     elif not groups:
         note("no group is in that state" if state else "there are no groups yet")
     else:
         print_table(
             ["group", "state", "type"],
-            [(group.group, group.state, group.protocol_type or NOTHING) for group in groups],
+            [(one["group"], one["state"], one["type"] or NOTHING) for one in groups],
         )
 
 
 @app.command("describe")
-def describe(
-    group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
-) -> None:
-    """Show a group's state, its members, and how far it has come in each partition.
+def describe(group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Show a group's state, its members, and its offset and lag in each partition.
 
-    The lag is what lies between the committed offset and the log's end.
+    The lag is the number of offsets between the committed offset and the log end.
 
     \b
     Examples:
@@ -105,65 +87,44 @@ def describe(
       tidelog groups describe billing --json | jq .lag
     """
 
-    async def work() -> "tuple[GroupInfo, list[Progress]]":
-        from tidelog.client.admin import AdminClient
-        from tidelog.client.group_offsets import progress_of
-
-        async with AdminClient(bootstrap) as client:
-            info = await client.describe_group(group)
-            return info, await progress_of(client, info, await client.group_offsets(group))
-
-    info, progress = run(work())
-    lag = sum(one.lag or 0 for one in progress)
+    found = describe_group(bootstrap, group)
+    members, progress, lag = found["members"], found["partitions"], found["lag"]
     if as_json:
         print_json(
             {
-                "group": info.group,
-                "state": info.state,
-                "type": info.protocol_type,
-                "protocol": info.protocol,
-                "members": [_member_document(member) for member in info.members],
-                "partitions": [
-                    {
-                        "topic": one.topic,
-                        "partition": one.partition,
-                        "committed": one.committed,
-                        "end": one.end,
-                        "lag": one.lag,
-                        "owner": one.owner,
-                    }
-                    for one in progress
-                ],
+                **{key: found[key] for key in ("group", "state", "type", "protocol")},
+                "members": [{key: one[key] for key in MEMBER_KEYS} for one in members],
+                "partitions": progress,
                 "lag": lag,
             }
         )
         return
-    count = len(info.members)
-    protocol = f", {plain(info.protocol)}" if info.protocol else ""
+    count = len(members)
+    protocol = f", {plain(found['protocol'])}" if found["protocol"] else ""
     print(
-        f"{plain(info.group)}  {plain(info.state)}{protocol}, "
+        f"{plain(found['group'])}  {plain(found['state'])}{protocol}, "
         f"{count} member{'s' * (count != 1)}, lag {number(lag)}"
     )
-    if info.members:
+    if members:
         print_table(
             ["member", "client", "host", "assignment"],
             [
-                (member.instance or member.member, member.client, member.host, _assigned(member))
-                for member in info.members
+                (one["instance"] or one["member"], one["client"], one["host"], _assigned(one))
+                for one in members
             ],
         )
     if progress:
-        owners = {member.member: member.instance or member.member for member in info.members}
+        owners = {one["member"]: one["instance"] or one["member"] for one in members}
         print_table(
             ["topic", "partition#", "committed#", "end#", "lag#", "owner"],
             [
                 (
-                    one.topic,
-                    one.partition,
-                    cell(one.committed),
-                    cell(one.end),
-                    cell(one.lag),
-                    owners.get(one.owner or "", NOTHING),
+                    one["topic"],
+                    one["partition"],
+                    cell(one["committed"]),
+                    cell(one["end"]),
+                    cell(one["lag"]),
+                    owners.get(one["owner"] or "", NOTHING),
                 )
                 for one in progress
             ],
@@ -180,10 +141,7 @@ app.command("reset")(group_offsets.reset)
 
 @app.command("delete")
 def delete(
-    group: Group,
-    yes: Yes = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: AsJson = False,
+    group: Group, yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
     """Delete a group without members, and its committed offsets.
 
@@ -193,27 +151,12 @@ def delete(
       tidelog groups delete billing --yes --json
     """
 
-    async def look() -> "dict[TopicPartition, Committed]":
-        from tidelog.client.admin import AdminClient
-        from tidelog.client.group_offsets import require_stopped
-
-        async with AdminClient(bootstrap) as client:
-            require_stopped(group, await client.describe_group(group))
-            return await client.group_offsets(group)
-
-    offsets = run(look())
+    offsets = committed_of(describe_group(bootstrap, group))
     if not yes:
         confirm(f"group {group!r}", offsets)
-
-    async def work() -> None:
-        from tidelog.client.admin import AdminClient
-
-        async with AdminClient(bootstrap) as client:
-            await client.delete_group(group)
-
-    run(work())
+    perform(bootstrap, "groups.delete", group=group)
     if as_json:
-        print_json({"group": group, "deleted": True, "offsets": documents(offsets)})
+        print_json({"group": group, "deleted": True, "offsets": offsets})
     else:
         print(f"{plain(group)} deleted, with {counted(offsets)}")
 
@@ -224,31 +167,9 @@ app.command("delete-offsets")(group_offsets.delete_offsets)
 # Showing.
 
 
-def _member_document(member: "MemberInfo") -> dict[str, Any]:
-    assignment: list[dict[str, Any]] | None = None
-    if member.assignment is not None:
-        assignment = [
-            {"topic": topic, "partitions": partitions}
-            for topic, partitions in _by_topic(member.assignment).items()
-        ]
-    return {
-        "member": member.member,
-        "instance": member.instance,
-        "client": member.client,
-        "host": member.host,
-        "assignment": assignment,
-    }
-
-
-def _assigned(member: "MemberInfo") -> str:
-    if member.assignment is None:
-        return f"({member.assignment_bytes} bytes)"
-    by_topic = _by_topic(member.assignment)
-    return "; ".join(f"{topic}: {' '.join(map(str, some))}" for topic, some in by_topic.items())
-
-
-def _by_topic(places: "Iterable[TopicPartition]") -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for place in places:
-        found.setdefault(place.topic, []).append(place.partition)
-    return found
+def _assigned(member: dict[str, Any]) -> str:
+    if member["assignment"] is None:
+        return f"({member['assignment_bytes']} bytes)"
+    return "; ".join(
+        f"{one['topic']}: {' '.join(map(str, one['partitions']))}" for one in member["assignment"]
+    )

@@ -38,26 +38,24 @@ if TYPE_CHECKING:
     from tidelog.client import Change, Client, Entry
 
 app = typer.Typer(
-    help="Keys and values: put, get, watch; in buckets, which are compacted topics.",
-    no_args_is_help=True,
+    help="Key-value buckets: put, get and watch keys of compacted topics.", no_args_is_help=True
 )
 
-Bucket = Annotated[str, typer.Argument(metavar="BUCKET", callback=not_empty, help="The bucket.")]
-Key = Annotated[str, typer.Argument(metavar="KEY", callback=not_empty, help="The key; any text.")]
-Prefix = Annotated[
-    str, typer.Option("--prefix", metavar="TEXT", help="Only keys that begin with it.")
-]
+Bucket = Annotated[str, typer.Argument(metavar="BUCKET", callback=not_empty, help="Name of the bucket.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", callback=not_empty, help="Key; any text.")]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only keys with this prefix.")]
 Local = Annotated[
-    bool,
-    typer.Option("--local", help="What the node's own replica has: fast, and maybe a moment old."),
+    bool, typer.Option("--local", help="Read the node's own replica: fast, and maybe a moment old.")
 ]
 MinReplicasAck = Annotated[
     int | None,
     typer.Option(
-        "--min-replicas-ack", metavar="N", min=0,
-        help="How many replicas beside the leader must hold it; what the topic demands.",
+        "--min-replicas-ack",
+        metavar="N",
+        min=0,
+        help="Replicas beside the leader that must have the write (default: as the topic demands).",
     ),
-]  # fmt: skip
+]
 
 
 @app.command("buckets")
@@ -83,21 +81,22 @@ def buckets(http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
 def create(
     bucket: Bucket,
     partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", metavar="P", min=1, help="Over how many keys are spread; 1."),
+        int | None, typer.Option("--partitions", metavar="P", min=1, help="Number of partitions (default 1).")
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option("--replication", metavar="R", min=1, help="Copies; the cluster's default."),
+        typer.Option(
+            "--replication", metavar="R", min=1, help="Replicas of each partition (default: the cluster's)."
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", metavar="KEY=VALUE", help="A topic's setting; repeatable."),
+        typer.Option("--config", metavar="KEY=VALUE", help="Topic setting as KEY=VALUE; repeatable."),
     ] = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Make a bucket; one that is there stays as it is.
+    """Create a bucket; an existing one stays as it is.
 
     \b
     Examples:
@@ -122,24 +121,19 @@ def put(
     key: Key,
     value: Annotated[
         str,
-        typer.Argument(metavar="VALUE", help="JSON, or else text; - reads it from standard input."),
+        typer.Argument(metavar="VALUE", help="Value: JSON, otherwise text; - reads it from standard input."),
     ],
-    ttl: Annotated[
-        str, typer.Option("--ttl", metavar="T", help="Forget it after: 10s, 30m, 24h, 7d.")
-    ] = "",
+    ttl: Annotated[str, typer.Option("--ttl", metavar="T", help="Time to live: 10s, 30m, 24h, 7d.")] = "",
     if_version: Annotated[
-        int | None,
-        typer.Option("--if-version", metavar="N", min=0, help="Only if that is its version."),
+        int | None, typer.Option("--if-version", metavar="N", min=0, help="Only if the key has this version.")
     ] = None,
-    if_absent: Annotated[
-        bool, typer.Option("--if-absent", help="Only if there is no such key.")
-    ] = False,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="Only if the key does not exist.")] = False,
     as_text: AsText = False,
     min_replicas_ack: MinReplicasAck = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Set a key, for a time or for good.
+    """Set the value of a key, with a time to live if you like.
 
     \b
     Examples:
@@ -160,9 +154,12 @@ def put(
 
     with _client(http, bucket) as client:
         entry = client.kv(bucket).put(
-            key, content, ttl=seconds or None,
-            if_version=ABSENT if if_absent else if_version, min_replicas_ack=min_replicas_ack,
-        )  # fmt: skip
+            key,
+            content,
+            ttl=seconds or None,
+            if_version=ABSENT if if_absent else if_version,
+            min_replicas_ack=min_replicas_ack,
+        )
     if as_json:
         print_json({"key": key, "value": content, "version": entry.version})
     else:
@@ -171,13 +168,9 @@ def put(
 
 @app.command("get")
 def get(
-    bucket: Bucket,
-    key: Key,
-    local: Local = False,
-    http: Http = DEFAULT_HTTP,
-    as_json: AsJson = False,
+    bucket: Bucket, key: Key, local: Local = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False
 ) -> None:
-    """Print the value of a key: a text as it is, anything else as JSON.
+    """Print the value of a key: text as it is, anything else as JSON.
 
     \b
     Examples:
@@ -200,14 +193,13 @@ def delete(
     bucket: Bucket,
     key: Key,
     if_version: Annotated[
-        int | None,
-        typer.Option("--if-version", metavar="N", min=0, help="Only if that is its version."),
+        int | None, typer.Option("--if-version", metavar="N", min=0, help="Only if the key has this version.")
     ] = None,
     min_replicas_ack: MinReplicasAck = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a key; one that is not there need not be.
+    """Delete a key; a missing key is no error.
 
     \b
     Examples:
@@ -215,9 +207,7 @@ def delete(
       tidelog kv delete settings theme --if-version 41
     """
     with _client(http, bucket) as client:
-        deleted = client.kv(bucket).delete(
-            key, if_version=if_version, min_replicas_ack=min_replicas_ack
-        )
+        deleted = client.kv(bucket).delete(key, if_version=if_version, min_replicas_ack=min_replicas_ack)
     if as_json:
         print_json({"key": key, "deleted": deleted})
     else:
@@ -229,10 +219,10 @@ def list_keys(
     bucket: Bucket,
     prefix: Prefix = "",
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after N keys.")
+        int | None, typer.Option("--limit", metavar="N", min=1, help="List at most N keys.")
     ] = None,
     keys_only: Annotated[
-        bool, typer.Option("--keys-only", help="One key per line, and nothing else.")
+        bool, typer.Option("--keys-only", help="Print only the keys, one per line.")
     ] = False,
     local: Local = False,
     http: Http = DEFAULT_HTTP,
@@ -249,10 +239,9 @@ def list_keys(
     with _client(http, bucket) as client:
         found = list(
             client.kv(bucket).scan(
-                prefix, limit=limit, values=not keys_only,
-                consistency="local" if local else "strong",
+                prefix, limit=limit, values=not keys_only, consistency="local" if local else "strong"
             )
-        )  # fmt: skip
+        )
     if as_json:
         documents = [_document(entry) for entry in found]
         if keys_only:
@@ -278,21 +267,20 @@ def watch(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="now|start|CURSOR",
-            help="From what comes next, from all that is there, or after a change.",
+            "--from",
+            metavar="now|start|CURSOR",
+            help="Start with the next change, with all present keys, or after a cursor.",
         ),
     ] = "now",
     count_max: Annotated[
         int | None, typer.Option("--max", metavar="N", min=1, help="Stop after N changes.")
     ] = None,
     http: Http = DEFAULT_HTTP,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document per change and line.")
-    ] = False,
-) -> None:  # fmt: skip
-    """Print every change of a bucket as it happens: version, key, value.
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per change and line.")] = False,
+) -> None:
+    """Print each change of a bucket as it happens: version, key, value.
 
-    A node that goes away is no end: it goes on at another, where it was.
+    If its node is lost, the watch continues at another one without a gap.
     Ctrl-C stops it.
 
     \b
@@ -302,10 +290,7 @@ def watch(
       tidelog kv watch settings --from start --max 10
     """
     count = 0
-    with (
-        _client(http, bucket) as client,
-        closing(client.kv(bucket).watch(prefix, from_=start)) as changes,
-    ):
+    with _client(http, bucket) as client, closing(client.kv(bucket).watch(prefix, from_=start)) as changes:
         for change in changes:
             if change.begins_anew:
                 note("changes were missed, deletions maybe: all keys that are there follow")
@@ -317,12 +302,7 @@ def watch(
 
 
 @app.command("drop")
-def drop(
-    bucket: Bucket,
-    yes: Yes = False,
-    http: Http = DEFAULT_HTTP,
-    as_json: AsJson = False,
-) -> None:
+def drop(bucket: Bucket, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
     """Delete a bucket and all of its keys.
 
     \b
@@ -331,9 +311,10 @@ def drop(
       tidelog kv drop settings --yes
     """
     confirm(
-        f"Delete {plain(bucket)} and all of its keys?", yes=yes,
+        f"Delete {plain(bucket)} and all of its keys?",
+        yes=yes,
         refusal=f"dropping {bucket!r} cannot be undone",
-    )  # fmt: skip
+    )
     with _client(http, bucket) as client:
         if not client.kv(bucket).drop():
             raise UserError(f"there is no bucket {bucket!r}; `tidelog kv buckets` lists them")
@@ -354,12 +335,8 @@ def _client(http: str, bucket: str | None = None) -> "Iterator[Client]":
             yield client
         except Conflict as error:
             version = error.version
-            now = (
-                "the key does not exist" if version is None else f"the key is at version {version}"
-            )
-            raise UserError(
-                f"not written: {now} in {bucket!r}; get it, then decide again"
-            ) from error
+            now = "the key does not exist" if version is None else f"the key is at version {version}"
+            raise UserError(f"not written: {now} in {bucket!r}; get it, then decide again") from error
 
 
 def _document(entry: "Entry") -> dict[str, Any]:
@@ -371,11 +348,7 @@ def _document(entry: "Entry") -> dict[str, Any]:
 
 def _print_change(change: "Change", *, as_json: bool) -> None:
     if as_json:
-        document = {
-            "key": key_text(change.key),
-            **value_fields(change.value),
-            "version": change.version,
-        }
+        document = {"key": key_text(change.key), **value_fields(change.value), "version": change.version}
         print_json({**document, "deleted": change.is_deleted, "cursor": change.cursor})
     else:
         value = "(deleted)" if change.is_deleted else shown(change.value)

@@ -23,11 +23,7 @@ JSON_FIELDS = frozenset({"topic", "partition", "offset", "timestamp", "key", "va
 
 
 def line_parser(
-    form: Format,
-    *,
-    key: bytes | None,
-    separator: bytes | None,
-    headers: Sequence[tuple[str, bytes]],
+    form: Format, *, key: bytes | None, separator: bytes | None, headers: Sequence[tuple[str, bytes]]
 ) -> Callable[[bytes, int], tuple[Record, int | None]]:
     """What makes a record of a line and the time now, and says the partition if the line does."""
 
@@ -57,9 +53,7 @@ def decode_text(text: bytes, form: Format) -> bytes:
             return base64.b64decode(text.strip(), validate=True)
     except (ValueError, binascii.Error):
         shown = text[:40].decode("utf-8", "replace")
-        raise UserError(
-            f"{shown!r} is not {form.value}; fix it or choose another --format"
-        ) from None
+        raise UserError(f"{shown!r} is not {form.value}; fix it or choose another --format") from None
     return text
 
 

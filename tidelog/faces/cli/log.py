@@ -9,29 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.faces.cli.common import (
-    AsJson,
-    note,
-    number,
-    plain,
-    print_json,
-    print_table,
-    progress_bar,
-)
+from tidelog.faces.cli.common import AsJson, note, number, plain, print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
     from tidelog.faces.cli.segments import Bad, Batch, Report
 
-app = typer.Typer(
-    help="Dump and verify the files of a data directory, offline.", no_args_is_help=True
-)
+app = typer.Typer(help="Dump and verify the files of a data directory, offline.", no_args_is_help=True)
 
 Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A data directory, or one partition's directory.")
+    Path, typer.Argument(metavar="DIR", help="Data directory, or the directory of one partition.")
 ]
 Partition = Annotated[
-    str | None,
-    typer.Option("--partition", metavar="TOPIC-N", help="Only this one, such as orders-0."),
+    str | None, typer.Option("--partition", metavar="TOPIC-N", help="Only this partition, as orders-0.")
 ]
 
 
@@ -39,13 +28,13 @@ Partition = Annotated[
 def dump(
     directory: Directory,
     partition: Partition = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Print every record, too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Also print every record.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print a line for every batch in the files.
+    """Print one line for each batch in the files.
 
-    Nothing is changed, and a damaged batch does not stop it. `tidelog log
-    verify` judges what this only shows.
+    Nothing is changed, and damaged batches are shown like others. `tidelog
+    log verify` checks them.
 
     \b
     Examples:
@@ -69,11 +58,11 @@ def dump(
 
 @app.command("verify")
 def verify(directory: Directory, partition: Partition = None, as_json: AsJson = False) -> int:
-    """Read everything and check it: checksums, offsets, epochs, indexes, checkpoints.
+    """Read and check all files: checksums, offsets, epochs, indexes, checkpoints.
 
-    Exits with 1 if something is damaged. A torn tail, which is what a crash
-    leaves of the batch it interrupted, is reported but no damage: the node
-    cuts it off when it starts.
+    Exits with 1 if something is damaged. A torn tail, which is a batch that
+    a crash interrupted, is reported but is no damage: the node cuts it off
+    at its next start.
 
     \b
     Examples:

@@ -31,11 +31,11 @@ Http = Annotated[
         "--http",
         envvar="TIDELOG_HTTP_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="Where a node serves HTTP (http= of its ready line); several between commas.",
+        help="HTTP address of a node (http= of its ready line); several are separated by commas.",
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-AsText = Annotated[bool, typer.Option("--text", help="The value is text, though it reads as JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AsText = Annotated[bool, typer.Option("--text", help="Store the value as text even if it is JSON.")]
 AsLines = Annotated[bool, typer.Option("--json", help="One JSON document per line.")]
 
 

@@ -39,7 +39,7 @@ app = typer.Typer(
 )
 app.add_typer(decisions.app, name="decisions")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The pipeline's folder.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the pipeline.")]
 OtherBootstrap = Annotated[
     str | None,
     typer.Option(
@@ -53,15 +53,15 @@ OtherBootstrap = Annotated[
 
 @app.command("new")
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to make it.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to create.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Make a pipeline that runs, to start from.
+    """Create a sample pipeline to start from.
 
-    It reads orders, sums them up by region and time, and writes a bucket and an
-    Iceberg table; broken orders go to a topic of their own. It makes up orders,
-    so there is something to see at once.
+    The sample reads orders, sums them up by region and time, and writes a
+    bucket and an Iceberg table; broken orders go to a topic of their own. It
+    generates its orders.
 
     \b
     Examples:
@@ -84,11 +84,16 @@ def new(
 def run_pipeline(
     folder: Folder,
     once: Annotated[
-        bool, typer.Option("--once", help="Read what is there, and end, whatever it says.")
+        bool,
+        typer.Option(
+            "--once", help="Process the present records and end, whatever the pipeline's trigger is."
+        ),
     ] = False,
     every: Annotated[
         str,
-        typer.Option("--every", metavar="TIME", help="Go on, a batch every so often: 5 seconds."),
+        typer.Option(
+            "--every", metavar="TIME", help="Run continuously with this time between batches: 5 seconds."
+        ),
     ] = "",
     master: Master = "local[*]",
     conf: Conf = None,
@@ -101,12 +106,11 @@ def run_pipeline(
             metavar="PORT",
             min=0,
             max=65535,
-            help="Answer Prometheus at http://HOST:PORT/metrics; 0 takes any.",
+            help="Serve metrics for Prometheus at http://HOST:PORT/metrics; 0 picks a free port.",
         ),
     ] = None,
     metrics_host: Annotated[
-        str,
-        typer.Option("--metrics-host", metavar="HOST", help="The address to answer it at."),
+        str, typer.Option("--metrics-host", metavar="HOST", help="Address to serve metrics on.")
     ] = "127.0.0.1",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each batch and each change.")
@@ -114,10 +118,10 @@ def run_pipeline(
 ) -> None:
     """Run a pipeline, once or until Ctrl-C.
 
-    Each sink is a query of its own. It goes on where it was when it ended,
-    however it ended, and what it wrote is there once. Topics that are missing
-    are made. While it runs, a table shows how far each query is; `describe`
-    shows the same from elsewhere.
+    Each sink is a query of its own. After any end it continues where it was,
+    and each row is written once. Missing topics are created. While it runs, a
+    table shows the progress of each query; `describe` shows the same from
+    another terminal.
 
     \b
     Examples:
@@ -146,15 +150,9 @@ def run_pipeline(
     from tidelog.spark.pipelines.running import Where, listening
     from tidelog.spark.pipelines.running import run as run_queries
 
-    where = Where(
-        master=master, conf=dict(key_values(conf or [], "--conf")), environment=environment
-    )
+    where = Where(master=master, conf=dict(key_values(conf or [], "--conf")), environment=environment)
     view, stop = viewer(pipeline.name, as_json=as_json), threading.Event()
-    with (
-        _metrics(pipeline, metrics_host, metrics_port, view) as tell,
-        listening(stop),
-        view.shown(),
-    ):
+    with _metrics(pipeline, metrics_host, metrics_port, view) as tell, listening(stop), view.shown():
         ended = run_queries(pipeline, where, stop=stop, on_change=tell)
     if not as_json:
         print_table(COLUMNS, [row(name, state) for name, state in ended.queries.items()])
@@ -164,19 +162,19 @@ def run_pipeline(
 def try_pipeline(
     folder: Folder,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Tests; all if none is named.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Names of tests (default: all).")
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Write what comes out into the expected files.")
+        bool, typer.Option("--update", help="Replace the expected files by the results.")
     ] = False,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline on sample rows, and compare what comes out; no cluster is needed.
+    """Run a pipeline on sample rows without a cluster, and compare the results.
 
-    FOLDER/tests/NAME/SOURCE.jsonl has rows of a source, and TABLE.jsonl what a
-    step must make of them all; SINK.sink.jsonl the records of a topic or bucket.
-    Nothing is written anywhere. The exit code is 1 if a test fails.
+    FOLDER/tests/NAME/SOURCE.jsonl has the rows of a source, TABLE.jsonl the rows
+    that a step must produce, and SINK.sink.jsonl the records that a topic or
+    bucket must get. Nothing is written anywhere. Exits with 1 if a test fails.
 
     \b
     Examples:
@@ -213,11 +211,11 @@ def try_pipeline(
 @app.command("list")
 def list_pipelines(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to look; three levels deep.")
+        Path, typer.Argument(metavar="DIR", help="Directory to search, three levels deep.")
     ] = Path("."),
     as_json: AsJson = False,
 ) -> None:
-    """List pipelines, whether they run, and how far they are.
+    """List pipelines, their state and their progress.
 
     \b
     Example:
@@ -255,10 +253,10 @@ def _listed(folder: Path, noted: "Run") -> tuple[object, ...]:
 
 @app.command("describe")
 def describe(folder: Folder, as_json: AsJson = False) -> None:
-    """Show what a pipeline reads, makes and writes, and how far each query is.
+    """Show what a pipeline reads and writes, and the progress of each query.
 
     The lag is what the topics have now and the query has not read; if the
-    cluster does not answer, it is the one that was noted last.
+    cluster does not answer, it is the last one known.
 
     \b
     Example:
@@ -276,10 +274,15 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
     for name, query in noted.queries.items():
         described["queries"][name]["lag_now"] = _lag_now(query.ends, latest)
     if as_json:
-        print_json({
-            "name": pipeline.name, "folder": str(pipeline.folder), "bootstrap": bootstrap,
-            **_parts(pipeline), **described,
-        })  # fmt: skip
+        print_json(
+            {
+                "name": pipeline.name,
+                "folder": str(pipeline.folder),
+                "bootstrap": bootstrap,
+                **_parts(pipeline),
+                **described,
+            }
+        )
         return
     for title, parts in _parts(pipeline).items():
         for name, text in parts.items():
@@ -304,7 +307,7 @@ def describe(folder: Folder, as_json: AsJson = False) -> None:
 def stop(
     folder: Folder,
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="S", min=0, help="How long to wait for it.")
+        float, typer.Option("--seconds", metavar="S", min=0, help="Timeout in seconds.")
     ] = STOP_SECONDS,
     as_json: AsJson = False,
 ) -> None:
@@ -325,18 +328,18 @@ def stop(
 
 @app.command("pack")
 def pack(
-    file: Annotated[Path, typer.Argument(metavar="FILE.tar.gz", help="The archive to write.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.tar.gz", help="Archive to write.")],
     also: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="PACKAGE", help="A package that steps use; repeatable."),
+        typer.Option("--with", metavar="PACKAGE", help="Package that steps use; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pack this Python with Tidelog in it, for executors on other machines.
+    """Pack this Python environment for executors on other machines.
 
-    It needs no Python there, only the same kind of system. pyspark is left
-    out: executors have that of their own Spark, which must be of the same
-    version as the one here.
+    Those machines need no Python, only the same kind of system. pyspark is
+    left out: executors use that of their own Spark, which must have the
+    same version as the one here.
 
     \b
     Examples:
@@ -399,8 +402,7 @@ def _parts(pipeline: "Pipeline") -> dict[str, dict[str, str]]:
         "sources": sources,
         "steps": {step.table: step.file for step in pipeline.steps},
         "sinks": {
-            name: f"{sink.table} to {sink.kind} {sink.target}"
-            for name, sink in pipeline.sinks.items()
+            name: f"{sink.table} to {sink.kind} {sink.target}" for name, sink in pipeline.sinks.items()
         },
     }
 

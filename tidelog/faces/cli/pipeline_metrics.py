@@ -39,69 +39,83 @@ def metrics_text(pipeline: str, run: "Run", before: "Run") -> str:
         ]
 
     page.family(
-        "pipeline_info", "gauge", "1; what the pipeline is about is a label.",
+        "pipeline_info",
+        "gauge",
+        "1; what the pipeline is about is a label.",
         [(labels(pipeline=pipeline, phase=run.phase, master=run.master, trigger=run.trigger), 1)],
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_began_seconds", "gauge", "When this run began, in seconds since 1970.",
+        "pipeline_began_seconds",
+        "gauge",
+        "When this run began, in seconds since 1970.",
         [(of_all, run.began)],
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_rows_total", "counter", "Rows taken in since this run began.",
+        "pipeline_rows_total",
+        "counter",
+        "Rows taken in since this run began.",
         of_each(lambda state: state.rows, once_it_ran=False),
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_rows_per_second", "gauge", "How fast the last batch with rows was.",
+        "pipeline_rows_per_second",
+        "gauge",
+        "How fast the last batch with rows was.",
         of_each(lambda state: state.rows_per_second),
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_lag_offsets", "gauge",
+        "pipeline_lag_offsets",
+        "gauge",
         "Offsets that topics had and the query had not read when its last batch was planned, to "
         "the high watermarks.",
         of_each(lambda state: state.lag),
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_lag_offsets_max", "gauge", "The same of the partition that is farthest behind.",
+        "pipeline_lag_offsets_max",
+        "gauge",
+        "The same of the partition that is farthest behind.",
         of_each(lambda state: None if state.behind is None else state.behind.most),
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_state_rows", "gauge", "Rows kept between batches.",
-        of_each(lambda state: state.state_rows),
-    )  # fmt: skip
+        "pipeline_state_rows", "gauge", "Rows kept between batches.", of_each(lambda state: state.state_rows)
+    )
     page.family(
-        "pipeline_late_rows_total", "counter", "Rows dropped because they came too late.",
+        "pipeline_late_rows_total",
+        "counter",
+        "Rows dropped because they came too late.",
         of_each(lambda state: state.late_rows, once_it_ran=False),
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_batch", "gauge", "The number of the last batch.",
-        of_each(lambda state: state.batch),
-    )  # fmt: skip
+        "pipeline_batch", "gauge", "The number of the last batch.", of_each(lambda state: state.batch)
+    )
     page.family(
-        "pipeline_batch_at_seconds", "gauge", "When that began, in seconds since 1970.",
+        "pipeline_batch_at_seconds",
+        "gauge",
+        "When that began, in seconds since 1970.",
         of_each(lambda state: _seconds(state.at)),
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_batch_seconds", "gauge",
+        "pipeline_batch_seconds",
+        "gauge",
         f"How long the last batch took, by Spark's parts; {PARTS} is the whole.",
         [
             (labels(pipeline=pipeline, query=name, part=part), ms / 1000)
             for name, state in run.queries.items()
             for part, ms in sorted(state.durations_ms.items())
         ],
-    )  # fmt: skip
+    )
     page.family(
-        "pipeline_watermark_seconds", "gauge",
+        "pipeline_watermark_seconds",
+        "gauge",
         "Rows of an earlier event time than this come too late, in seconds since 1970.",
         of_each(lambda state: _seconds(state.watermark)),
-    )  # fmt: skip
+    )
     failed = run if run.problem else before
     page.family(
-        "pipeline_last_error_seconds", "gauge",
+        "pipeline_last_error_seconds",
+        "gauge",
         "When a run of this pipeline failed last, in seconds since 1970; the error is a label.",
-        [(labels(pipeline=pipeline, error=failed.problem), failed.changed)]
-        if failed.problem
-        else [],
-    )  # fmt: skip
+        [(labels(pipeline=pipeline, error=failed.problem), failed.changed)] if failed.problem else [],
+    )
     return page.text
 
 

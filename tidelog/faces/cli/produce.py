@@ -26,6 +26,7 @@ from tidelog.faces.cli.common import (
     progress_bar,
     run,
 )
+from tidelog.faces.cli.completing import topic_names
 from tidelog.faces.cli.schemas import (
     BYTES,
     KeyFormat,
@@ -62,7 +63,7 @@ class Compression(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ProducePlan:
     """What the options ask for."""
 
     topic: str
@@ -87,8 +88,7 @@ class Plan:
             return record
         try:
             parts: dict[str, Any] = {
-                part: writer.bytes_of(getattr(record, part))
-                for part, writer in self.writers.items()
+                part: writer.bytes_of(getattr(record, part)) for part, writer in self.writers.items()
             }
         except SchemaProblem as problem:
             raise UserError(str(problem)) from None
@@ -96,69 +96,81 @@ class Plan:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the records go.")],
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="K", help="The key of every record.")
-    ] = None,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to write to.", autocompletion=topic_names)
+    ],
+    key: Annotated[str | None, typer.Option("--key", metavar="K", help="Key of every record.")] = None,
     value: Annotated[
         list[str] | None,
-        typer.Option("--value", metavar="V", help="A record's value instead of lines; repeatable."),
+        typer.Option(
+            "--value", metavar="V", help="Value of one record, instead of reading lines; repeatable."
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="F", help="Read lines from a file.")
+        Path | None,
+        typer.Option("--file", metavar="F", help="Read lines from a file instead of standard input."),
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="SEP", help="Split each line into key and value."),
+        typer.Option(
+            "--key-separator", metavar="SEP", help="Split each line at this text into key and value."
+        ),
     ] = None,
     header: Annotated[
-        list[str] | None,
-        typer.Option("--header", metavar="K=V", help="A header of every record; repeatable."),
+        list[str] | None, typer.Option("--header", metavar="K=V", help="Header of every record; repeatable.")
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", metavar="N", min=0, help="Instead of choosing by key."),
+        typer.Option(
+            "--partition", metavar="N", min=0, help="Write to this partition instead of choosing by key."
+        ),
     ] = None,
     acks: Annotated[
-        Acks, typer.Option("--acks", help="Who must have a record: all replicas, the leader, none.")
+        Acks,
+        typer.Option(
+            "--acks",
+            help="Replicas that must have a record before it is written: all in sync, the leader, or none.",
+        ),
     ] = Acks.ALL,
     compression: Annotated[
-        Compression, typer.Option("--compression", help="How batches are compressed.")
+        Compression, typer.Option("--compression", help="Compression of batches.")
     ] = Compression.NONE,
-    form: Annotated[
-        Format, typer.Option("--format", help="What a line is; keys are read the same way.")
-    ] = Format.TEXT,
+    form: Annotated[Format, typer.Option("--format", help="Format of lines and keys.")] = Format.TEXT,
     tombstone: Annotated[
-        bool, typer.Option("--tombstone", help="One record with --key and no value: a deletion.")
+        bool, typer.Option("--tombstone", help="Write one record with --key and no value: a deletion.")
     ] = False,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", metavar="N", min=0.001, help="At most N records per second."),
+        typer.Option("--rate", metavar="N", min=0.001, help="Write at most N records per second."),
     ] = None,
     value_format: ValueFormat = BYTES,
     value_schema: Annotated[
         Path | None,
-        typer.Option("--value-schema", metavar="F", help="Register it; else the latest is used."),
+        typer.Option(
+            "--value-schema",
+            metavar="F",
+            help="Schema file to register and use (default: the latest one registered).",
+        ),
     ] = None,
     key_format: KeyFormat = BYTES,
     key_schema: Annotated[
         Path | None,
-        typer.Option("--key-schema", metavar="F", help="Register it; else the latest is used."),
+        typer.Option(
+            "--key-schema",
+            metavar="F",
+            help="Schema file to register and use (default: the latest one registered).",
+        ),
     ] = None,
     value_message: Annotated[
         str | None,
         typer.Option(
-            "--value-message",
-            metavar="NAME",
-            help="Which message of a Protobuf schema; else its first one.",
+            "--value-message", metavar="NAME", help="Message of the Protobuf schema (default: its first)."
         ),
     ] = None,
     key_message: Annotated[
         str | None,
         typer.Option(
-            "--key-message",
-            metavar="NAME",
-            help="Which message of a Protobuf schema; else its first one.",
+            "--key-message", metavar="NAME", help="Message of the Protobuf schema (default: its first)."
         ),
     ] = None,
     schema_registry: SchemaRegistry = "",
@@ -168,9 +180,9 @@ def produce(
 ) -> None:
     """Write records: one per line of standard input, until its end.
 
-    Lines are bytes; nothing is decoded or trimmed but the line end. A topic
-    that is not there is created, if the cluster allows it. Delivery is at
-    least once: after a lost connection a batch may be stored twice. With
+    Lines are bytes: only the line end is removed. A topic that does not
+    exist is created if the cluster allows it. Delivery is at least once:
+    after a lost connection a batch may be stored twice. With
     --format json a line is an object with key, value, headers, partition and
     timestamp, as `consume --format json` prints it.
 
@@ -199,13 +211,10 @@ def produce(
     headers = tuple((name, os.fsencode(text)) for name, text in named)
     forms = {
         part: part_format(part, form, schema_registry, schema_registry_user, message)
-        for part, form, message in (
-            ("key", key_format, key_message),
-            ("value", value_format, value_message),
-        )
+        for part, form, message in (("key", key_format, key_message), ("value", value_format, value_message))
     }
     writers = _writers(topic, forms, {"key": key_schema, "value": value_schema})
-    plan = Plan(
+    plan = ProducePlan(
         topic=topic,
         partition=partition,
         acks=-1 if acks is Acks.ALL else int(acks),
@@ -259,7 +268,7 @@ def _schema_text(file: Path) -> str:
         raise UserError(f"{file} is no UTF-8: {error}") from None
 
 
-async def _produce(bootstrap: str, plan: Plan) -> dict[str, Any]:
+async def _produce(bootstrap: str, plan: ProducePlan) -> dict[str, Any]:
     from tidelog.client.kafka import KafkaClient
     from tidelog.client.producer import Producer
     from tidelog.errors import TidelogError
@@ -269,11 +278,7 @@ async def _produce(bootstrap: str, plan: Plan) -> dict[str, Any]:
         topic = await client.topic(plan.topic, create=True)
         _require_partition(plan.topic, plan.partition, len(topic.partitions))
         producer = Producer(
-            client,
-            plan.topic,
-            partitions=len(topic.partitions),
-            acks=plan.acks,
-            codec=Codec[plan.codec],
+            client, plan.topic, partitions=len(topic.partitions), acks=plan.acks, codec=Codec[plan.codec]
         )
         started = time.perf_counter()
         try:
@@ -307,14 +312,12 @@ async def _produce(bootstrap: str, plan: Plan) -> dict[str, Any]:
         }
 
 
-async def _feed(producer: "Producer", plan: Plan, partitions: int) -> None:
+async def _feed(producer: "Producer", plan: ProducePlan, partitions: int) -> None:
     """Hand every record of the plan to the producer."""
     from tidelog.records import Record
 
     if plan.tombstone:
-        record = Record(
-            key=plan.key, headers=plan.headers, timestamp_ms=time.time_ns() // 1_000_000
-        )
+        record = Record(key=plan.key, headers=plan.headers, timestamp_ms=time.time_ns() // 1_000_000)
         producer.add(plan.written(record), plan.partition)
     elif plan.values is not None:
         started = time.perf_counter()
@@ -327,7 +330,7 @@ async def _feed(producer: "Producer", plan: Plan, partitions: int) -> None:
         await _feed_lines(producer, plan, partitions)
 
 
-async def _feed_lines(producer: "Producer", plan: Plan, partitions: int) -> None:
+async def _feed_lines(producer: "Producer", plan: ProducePlan, partitions: int) -> None:
     descriptor, size = _open(plan.file)
     is_typed = os.isatty(descriptor)
     if is_typed and sys.stderr.isatty():
@@ -348,7 +351,7 @@ async def _feed_lines(producer: "Producer", plan: Plan, partitions: int) -> None
 
 
 def _add(
-    producer: "Producer", plan: Plan, line: bytes, partitions: int, what: str, count: int
+    producer: "Producer", plan: ProducePlan, line: bytes, partitions: int, what: str, count: int
 ) -> None:
     """Hand one record over; an error says which line was bad."""
     try:

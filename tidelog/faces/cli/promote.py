@@ -8,14 +8,11 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
-from urllib.parse import quote
 
 import typer
 
-from tidelog.faces.cli.asking import Problem, any_face, post_json
-from tidelog.faces.cli.brokers import PATIENCE_SECONDS, NoAnswer
+from tidelog.faces.cli.brokers import PATIENCE_SECONDS
 from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
     AsJson,
@@ -28,6 +25,7 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
+from tidelog.faces.cli.completing import topic_names
 from tidelog.model import NO_NODE, NodeId, TopicPartition
 
 if TYPE_CHECKING:
@@ -38,58 +36,61 @@ POLL_SECONDS: Final = 0.5
 TOLD_MAX: Final = 5
 VAIN_MIN: Final = 3
 """How often in a row nobody leads before that counts: a node may hear of a leader a little late."""
-NOT_YET: Final = (409, 503)
-"""The node's answers to what may be asked again: it is not in sync, or nobody decides just now."""
+PROMOTE: Final = "partitions.promote"
+UNKNOWN_TOPIC: Final = 3
+"""The one refusal that Kafka calls retriable, and that no patience helps."""
 
 Targets: TypeAlias = dict[TopicPartition, NodeId | None]
 """Who shall lead each partition; None for whoever has the longest log."""
 
 
 def promote(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Its partitions.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="[TOPIC]", help="Topic of the partitions.", autocompletion=topic_names),
+    ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
+        typer.Option("--partition", metavar="N", min=0, help="Promote only this partition; repeatable."),
     ] = None,
     to: Annotated[
-        int | None,
-        typer.Option("--to", metavar="NODE", min=0, help="Who shall lead; else the longest log."),
+        int | None, typer.Option("--to", metavar="NODE", min=0, help="New leader (default: the longest log).")
     ] = None,
     all_from: Annotated[
         int | None,
-        typer.Option("--all-from", metavar="NODE", min=0, help="All that this broker leads."),
+        typer.Option("--all-from", metavar="NODE", min=0, help="Hand over all leaderships of this broker."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="At once, though acknowledged records may be lost.")
+        bool, typer.Option("--force", help="Promote at once, even if acknowledged records are lost.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether you mean it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     timeout: Annotated[
-        float,
-        typer.Option("--timeout", metavar="SECONDS", min=0, help="How long it waits; 0 for ever."),
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Timeout in seconds; 0 = unlimited.")
     ] = 300.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let a replica lead: planned, without loss; or by force.
+    """Make a replica the leader: planned, without loss, or by force.
 
-    Planned, it waits until the target is in sync, tells what it waits for, and
-    then lets it lead. A target that is named becomes the partition's first
-    replica, and so keeps the lead. Without one, the longest log leads where
-    nobody does.
+    Planned, the command waits until the target is in sync, and then makes
+    it the leader. The target also becomes the preferred leader, so it stays
+    leader. Without --to, partitions without a leader get the replica with
+    the longest log.
 
-    With --force it waits for nobody. It says first what may be lost, and asks:
-    records that only other replicas have are gone, also when those come back.
+    With --force it does not wait. It first shows how many records may be
+    lost, and asks for confirmation: records that only other replicas have are
+    lost, even if those come back.
 
-    With --all-from a broker hands over everything that it leads to others that
-    are in sync, for planned maintenance. `tidelog reassign start --balance`
-    spreads the leads again.
+    With --all-from a broker hands all its leaderships to other in-sync
+    replicas, for planned maintenance. `tidelog reassign start --balance`
+    spreads leaders again.
 
     Exits with 1 if some partition could not be promoted.
 
     \b
     Examples:
       tidelog promote orders --partition 0 --to 3
-      tidelog promote orders                      # failover.mode manual: somebody leads again
+      tidelog promote orders                      # failover.mode manual: elect a leader again
       tidelog promote orders --partition 0 --to 3 --force
       tidelog promote --all-from 2 --timeout 60
     """
@@ -131,13 +132,17 @@ def _show(outcome: Outcome, *, as_json: bool) -> None:
             ["topic", "partition#", "leader#", "before#", "epoch#", "in sync", "lost#"],
             [
                 (
-                    one["topic"], one["partition"], one["leader"],
+                    one["topic"],
+                    one["partition"],
+                    one["leader"],
                     "-" if one["previous_leader"] is None else one["previous_leader"],
-                    one["epoch"], ",".join(map(str, one["in_sync"])), lost(one),
+                    one["epoch"],
+                    ",".join(map(str, one["in_sync"])),
+                    lost(one),
                 )
                 for one in outcome.promoted
             ],
-        )  # fmt: skip
+        )
     elif not outcome.refused:
         print("there is nothing to hand over")
     for why in list(outcome.refused.values())[:TOLD_MAX]:
@@ -225,24 +230,22 @@ async def _promote_now(
     bootstrap: str, targets: Targets, outcome: Outcome, *, dry_run: bool
 ) -> list[dict[str, Any]]:
     """What the active controller says to each, done or not."""
-    import asyncio
-
+    from tidelog.client.cluster import Refused
     from tidelog.client.members import MembersClient
 
     found = []
     async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
-        face = await any_face(client)
         for name, target in targets.items():
-            body = {"node": target, "force": True, "dry_run": dry_run}
+            asked = _asked(name, target) | {"force": True, "dry_run": dry_run}
             try:
-                found.append(await asyncio.to_thread(post_json, face, path_of(name), body))
-            except Problem as problem:
-                outcome.refused[name] = f"{name}: {problem}"
+                found.append(await client.perform(PROMOTE, **asked))
+            except Refused as error:
+                outcome.refused[name] = f"{name}: {error}"
     return found
 
 
-def path_of(name: TopicPartition) -> str:
-    return f"/v1/topics/{quote(name.topic, safe='')}/partitions/{name.partition}/promote"
+def _asked(name: TopicPartition, target: NodeId | None) -> dict[str, Any]:
+    return {"topic": name.topic, "partition": name.partition, "node": target}
 
 
 def _confirm(lossy: Sequence[dict[str, Any]], *, yes: bool) -> None:
@@ -290,9 +293,7 @@ def risk(one: dict[str, Any]) -> str:
 # Planned.
 
 
-async def _promote_when_in_sync(
-    bootstrap: str, targets: Targets, timeout: float, outcome: Outcome
-) -> None:
+async def _promote_when_in_sync(bootstrap: str, targets: Targets, timeout: float, outcome: Outcome) -> None:
     from tidelog.client.members import MembersClient
 
     async with MembersClient(bootstrap, timeout_seconds=PATIENCE_SECONDS) as client:
@@ -309,7 +310,7 @@ async def promote_when_in_sync(
     reasons: dict[TopicPartition, str] = {}
     try:
         async with asyncio.timeout(timeout or None):
-            await _promote_all(client, pending, reasons, timeout, outcome)
+            await _promote_all(client, pending, reasons, outcome)
     except TimeoutError:
         for name in pending:
             why = reasons.get(name, f"{name}: nobody has decided it (see `tidelog quorum`)")
@@ -317,11 +318,7 @@ async def promote_when_in_sync(
 
 
 async def _promote_all(
-    client: "MembersClient",
-    pending: Targets,
-    reasons: dict[TopicPartition, str],
-    timeout: float,
-    outcome: Outcome,
+    client: "MembersClient", pending: Targets, reasons: dict[TopicPartition, str], outcome: Outcome
 ) -> None:
     """Try until nothing is pending; `reasons` are why the rest is."""
     import asyncio
@@ -329,7 +326,7 @@ async def _promote_all(
     told = ""
     unled: Counter[TopicPartition] = Counter()
     while True:
-        waiting = await _try_each(client, pending, timeout, outcome)
+        waiting = await _try_each(client, pending, outcome)
         if not pending:
             return
         for name, why in (await _in_vain(client, waiting)).items():
@@ -350,27 +347,24 @@ async def _promote_all(
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _try_each(
-    client: "MembersClient", pending: Targets, timeout: float, outcome: Outcome
-) -> dict[TopicPartition, str]:
+async def _try_each(client: "MembersClient", pending: Targets, outcome: Outcome) -> dict[TopicPartition, str]:
     """Ask for every promotion once, and take out what is done or refused; why the rest waits."""
-    import asyncio
+    from tidelog.client.cluster import Refused
+    from tidelog.client.wire import ConnectionFailed
 
     waiting: dict[TopicPartition, str] = {}
     try:
-        face = await any_face(client)
         for name, target in list(pending.items()):
-            ask = partial(post_json, face, path_of(name), {"node": target}, seconds_max=timeout)
             try:
-                outcome.promoted.append(await asyncio.to_thread(ask))
+                outcome.promoted.append(await client.perform(PROMOTE, **_asked(name, target)))
                 del pending[name]
-            except Problem as problem:
-                if problem.status in NOT_YET:
-                    waiting[name] = str(problem)
+            except Refused as error:
+                if error.retriable and error.code != UNKNOWN_TOPIC:
+                    waiting[name] = str(error)
                 else:
-                    outcome.refused[name] = f"{name}: {problem}"
+                    outcome.refused[name] = f"{name}: {error}"
                     del pending[name]
-    except NoAnswer as error:  # whom we asked is gone; the next round asks another
+    except ConnectionFailed as error:  # whom we asked is gone; the next round asks another
         waiting = {name: waiting.get(name, str(error)) for name in pending}
     return waiting
 

@@ -16,12 +16,12 @@ def proxy(
         typer.Option(
             "--cluster",
             metavar="URL,URL,...",
-            help="Some nodes of a cluster, by their http addresses; repeat it for each cluster.",
+            help="HTTP addresses of some nodes of one cluster; repeat the option for each cluster.",
         ),
     ],
     listen: Annotated[
         str,
-        typer.Option("--listen", metavar="HOST:PORT", help="Where to listen; port 0 picks one."),
+        typer.Option("--listen", metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one."),
     ] = DEFAULT_LISTEN,
     slots: Annotated[
         int,
@@ -29,33 +29,34 @@ def proxy(
             "--slots",
             metavar="N",
             min=0,
-            help="For how many clusters there are ids; as many as there are, if not said.",
+            help="Number of clusters that ids allow for (default: the clusters given).",
         ),
     ] = 0,
     discover: Annotated[
         bool,
         typer.Option(
-            "--discover/--no-discover", help="Whether to ask the nodes for the others of theirs."
+            "--discover/--no-discover",
+            help="Whether to ask these nodes for the other nodes of their cluster.",
         ),
     ] = True,
 ) -> int:
-    """Spread queues over clusters that know nothing of each other, and follow their leaders.
+    """Spread queues over independent clusters, and send each request to the right leader.
 
-    Queues with pointers (/create_queue, /append, /read, ...) and work queues
-    (/v1/queues/...) are asked for here as at a node. Which cluster has a queue
-    follows from its id, or from its name; so give every proxy the same
-    clusters, in the same order, and as many --slots. To be able to add clusters
-    later without changing the ids of queues, begin with more slots.
+    The proxy serves pointer queues (/create_queue, /append, /read, ...) and
+    work queues (/v1/queues/...) as a node does. A queue's id or name decides
+    which cluster has it, so give every proxy the same clusters in the same
+    order, and the same --slots. Begin with more slots than clusters if you may
+    add clusters: the ids of queues then stay.
 
-    Prints one line `ready http=HOST:PORT ...` on standard output when it can be
-    asked. /health/ready tells how each cluster is.
+    Prints one line `ready http=HOST:PORT ...` once it serves. /health/ready
+    reports the state of each cluster.
 
     \b
     Examples:
       tidelog proxy --cluster http://a1:8080,http://a2:8080 --cluster http://b1:8080
       tidelog proxy --cluster http://a1:8080 --cluster http://b1:8080 --slots 16 \\
           --listen 0.0.0.0:8000
-    """  # fmt: skip
+    """
     from tidelog.client.http.routes import origins_of
     from tidelog.model import Endpoint
 
@@ -67,13 +68,14 @@ def proxy(
         at = Endpoint.parse(listen)
     except ValueError as error:
         raise UserError(f"--listen: {error}") from None
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    from tidelog.faces.proxy.server import run
+    from tidelog.faces.compatibility.proxy.server import run
 
     return run(
-        cluster, at, slots=slots or len(cluster), discover=discover,
+        cluster,
+        at,
+        slots=slots or len(cluster),
+        discover=discover,
         announce=lambda line: print(line, flush=True),
-    )  # fmt: skip
+    )

@@ -18,26 +18,25 @@ from tidelog.faces.cli.over_http import (
     shown,
 )
 
-app = typer.Typer(
-    help="Pub/sub: messages to whoever listens now; nothing is kept.", no_args_is_help=True
-)
+app = typer.Typer(help="Pub/sub: messages for present subscribers; nothing is kept.", no_args_is_help=True)
 
 
 @app.command("publish")
 def publish(
     topic: Annotated[
         str,
-        typer.Argument(metavar="TOPIC", callback=not_empty, help="Words between dots: news.sport."),
+        typer.Argument(
+            metavar="TOPIC", callback=not_empty, help="Topic: words separated by dots, as news.sport."
+        ),
     ],
     data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="JSON, or else text; - reads it from standard input."),
+        str, typer.Argument(metavar="DATA", help="JSON, or else text; - reads it from standard input.")
     ],
     as_text: AsText = False,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Tell everybody who listens now, at any node.
+    """Publish a message to all present subscribers, at any node.
 
     \b
     Examples:
@@ -58,7 +57,7 @@ def subscribe(
     topics: Annotated[
         list[str],
         typer.Argument(
-            metavar="TOPIC...", help="Topics or patterns: * is one word, # all words that follow.",
+            metavar="TOPIC...", help="Topics or patterns: * matches one word, # all words that follow."
         ),
     ],
     count_max: Annotated[
@@ -66,7 +65,7 @@ def subscribe(
     ] = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsLines = False,
-) -> None:  # fmt: skip
+) -> None:
     """Print messages as they come: topic, data. Ctrl-C stops it.
 
     \b
@@ -90,7 +89,7 @@ def subscribe(
 
 @app.command("stats")
 def stats(http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
-    """Show how many listen, by topic or pattern, at all nodes.
+    """Show the number of subscribers by topic or pattern, over all nodes.
 
     \b
     Examples:

@@ -40,15 +40,17 @@ app = typer.Typer(
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="QUEUE", callback=not_empty,
-        help="The queue; QUEUE.dead is what nobody managed to do of it.",
+        metavar="QUEUE", callback=not_empty, help="Name of the queue; QUEUE.dead has its dead letters."
     ),
-]  # fmt: skip
+]
 Receipts = Annotated[
-    list[str], typer.Argument(metavar="RECEIPT...", help="As `receive` shows them.")
+    list[str], typer.Argument(metavar="RECEIPT...", help="Receipts, as `receive` prints them.")
 ]
 Visibility = Annotated[
-    str, typer.Option("--visibility", metavar="T", help="How long a receiver has: 30s, 5m, 2h.")
+    str,
+    typer.Option(
+        "--visibility", metavar="T", help="How long a received message is hidden from others: 30s, 5m, 2h."
+    ),
 ]
 
 
@@ -79,22 +81,25 @@ def create(
     max_deliveries: Annotated[
         int | None,
         typer.Option(
-            "--max-deliveries", metavar="N", min=0,
-            help="So often a message is given out; then it is dead. 0 for ever; 10 by default.",
+            "--max-deliveries",
+            metavar="N",
+            min=0,
+            help="Deliveries before dead-lettering (default 10; 0 = unlimited).",
         ),
     ] = None,
     ordered: Annotated[
-        bool,
-        typer.Option("--ordered", help="Messages of one key are given out one after the other."),
+        bool, typer.Option("--ordered", help="Deliver messages of one key one after the other.")
     ] = False,
     messages_max: Annotated[
         int | None,
-        typer.Option("--messages-max", metavar="N", min=1, help="How many it holds; 1,000,000."),
+        typer.Option(
+            "--messages-max", metavar="N", min=1, help="Messages that the queue can hold (default 1,000,000)."
+        ),
     ] = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
-    """Make a work queue, or change how it gives out its messages.
+) -> None:
+    """Create a work queue, or change its settings.
 
     \b
     Examples:
@@ -105,9 +110,11 @@ def create(
     seconds = _seconds(visibility, "--visibility")
     with open_client(http) as client:
         found = client.queue(queue).declare(
-            visibility=seconds, max_deliveries=max_deliveries, ordered=ordered or None,
+            visibility=seconds,
+            max_deliveries=max_deliveries,
+            ordered=ordered or None,
             messages_max=messages_max,
-        )  # fmt: skip
+        )
     if as_json:
         print_json(found)
     else:
@@ -120,7 +127,7 @@ def _visible(found: dict[str, Any]) -> str:
 
 @app.command("describe")
 def describe(queue: Name, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
-    """Show how deep a queue is, how old, how much of it is out, and its settings.
+    """Show a queue's depth, age, messages in flight and settings.
 
     \b
     Examples:
@@ -144,18 +151,19 @@ def publish(
     queue: Name,
     value: Annotated[
         str,
-        typer.Argument(metavar="VALUE", help="JSON, or else text; - reads it from standard input."),
+        typer.Argument(metavar="VALUE", help="Value: JSON, otherwise text; - reads it from standard input."),
     ],
     key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="What it is about, for an ordered queue."),
+        str | None, typer.Option("--key", metavar="KEY", help="Key that an ordered queue orders by.")
     ] = None,
     attributes: Annotated[
         list[str] | None,
-        typer.Option("--attribute", metavar="NAME=TEXT", help="Said beside it; repeatable."),
+        typer.Option(
+            "--attribute", metavar="NAME=TEXT", help="Attribute of the message, as NAME=VALUE; repeatable."
+        ),
     ] = None,
     delay: Annotated[
-        str, typer.Option("--delay", metavar="T", help="Nobody gets it before: 10s, 30m, 24h, 7d.")
+        str, typer.Option("--delay", metavar="T", help="Deliver after this time: 10s, 30m, 24h, 7d.")
     ] = "",
     as_text: AsText = False,
     http: Http = DEFAULT_HTTP,
@@ -185,23 +193,20 @@ def publish(
 def receive(
     queue: Name,
     count_max: Annotated[
-        int, typer.Option("--max", metavar="N", min=1, max=100, help="Up to N messages; 1.")
+        int, typer.Option("--max", metavar="N", min=1, max=100, help="Receive up to N messages (default 1).")
     ] = 1,
     wait: Annotated[
-        str,
-        typer.Option("--wait", metavar="T", help="Wait for one for up to: 10s, 30s."),
+        str, typer.Option("--wait", metavar="T", help="Wait for a message for up to: 10s, 30s.")
     ] = "",
     visibility: Visibility = "",
-    ack: Annotated[
-        bool, typer.Option("--ack", help="Acknowledge them as soon as they are printed.")
-    ] = False,
+    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge messages once they are printed.")] = False,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Get messages, which nobody else gets for a while.
+    """Receive messages, and hide them from other receivers for a while.
 
-    Acknowledge each by its receipt when it is done; otherwise it is given to
-    another when its time is over.
+    Acknowledge each by its receipt when it is done; otherwise it is
+    delivered again when its visibility ends.
 
     \b
     Examples:
@@ -231,27 +236,32 @@ def _print_messages(found: "list[Message]", queue: str, *, as_json: bool) -> Non
             ["receipt", "delivery#", "age s#", "key", "value"],
             [
                 (
-                    one.receipt, one.delivery_count, (now_ms - one.published_at_ms) // 1000,
-                    one.key or "", short(one.value),
+                    one.receipt,
+                    one.delivery_count,
+                    (now_ms - one.published_at_ms) // 1000,
+                    one.key or "",
+                    short(one.value),
                 )
                 for one in found
             ],
-        )  # fmt: skip
+        )
 
 
 def _document(one: "Message") -> dict[str, Any]:
     return {
-        "id": one.id, "receipt": one.receipt, "value": one.value,
-        "delivery_count": one.delivery_count, "attributes": dict(one.attributes), "key": one.key,
+        "id": one.id,
+        "receipt": one.receipt,
+        "value": one.value,
+        "delivery_count": one.delivery_count,
+        "attributes": dict(one.attributes),
+        "key": one.key,
         "published_at_ms": one.published_at_ms,
-    }  # fmt: skip
+    }
 
 
 @app.command("ack")
-def ack(
-    queue: Name, receipts: Receipts, http: Http = DEFAULT_HTTP, as_json: AsJson = False
-) -> None:
-    """Acknowledge messages: they are done, and gone.
+def ack(queue: Name, receipts: Receipts, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
+    """Acknowledge messages: they are done and deleted.
 
     \b
     Examples:
@@ -268,12 +278,12 @@ def nack(
     queue: Name,
     receipts: Receipts,
     delay: Annotated[
-        str, typer.Option("--delay", metavar="T", help="Not before: 10s, 30m, 24h, 7d.")
+        str, typer.Option("--delay", metavar="T", help="Deliver after this time: 10s, 30m, 24h, 7d.")
     ] = "",
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Put messages back, for another, now or later.
+    """Put messages back for another delivery, at once or after a delay.
 
     \b
     Examples:
@@ -294,7 +304,7 @@ def extend(
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Keep messages for longer: for so long, from now on.
+    """Extend the visibility of messages, counted from now.
 
     \b
     Examples:
@@ -316,20 +326,15 @@ def _print_settled(receipts: list[str], what: str, *, as_json: bool) -> None:
 
 
 @app.command("purge")
-def purge(
-    queue: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False
-) -> None:
-    """Delete all messages that nobody has.
+def purge(queue: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
+    """Delete all messages that no receiver has.
 
     \b
     Examples:
       tidelog queue purge jobs
       tidelog queue purge jobs.dead --yes
     """
-    confirm(
-        f"Delete all messages of {plain(queue)}?", yes=yes,
-        refusal=f"purging {queue!r} cannot be undone",
-    )  # fmt: skip
+    confirm(f"Delete all messages of {plain(queue)}?", yes=yes, refusal=f"purging {queue!r} cannot be undone")
     with open_client(http, missing=_missing(queue)) as client:
         count = client.queue(queue).purge()
     _print_moved(count, "deleted", as_json=as_json)
@@ -337,7 +342,7 @@ def purge(
 
 @app.command("redrive")
 def redrive(queue: Name, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
-    """Bring back what is dead: it is given out anew.
+    """Move dead letters back into the queue.
 
     \b
     Examples:
@@ -356,10 +361,8 @@ def _print_moved(count: int, what: str, *, as_json: bool) -> None:
 
 
 @app.command("delete")
-def delete(
-    queue: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False
-) -> None:
-    """Delete a queue with all that is in it.
+def delete(queue: Name, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
+    """Delete a queue with all its messages.
 
     \b
     Examples:
@@ -367,9 +370,10 @@ def delete(
       tidelog queue delete jobs --yes
     """
     confirm(
-        f"Delete {plain(queue)} and all of its messages?", yes=yes,
+        f"Delete {plain(queue)} and all of its messages?",
+        yes=yes,
         refusal=f"deleting {queue!r} cannot be undone",
-    )  # fmt: skip
+    )
     with open_client(http) as client:
         if not client.queue(queue).delete():
             raise UserError(f"there is no queue {queue!r}; `tidelog queue list` shows them")
@@ -381,14 +385,12 @@ def delete(
 
 @app.command("delete-numbered")
 def delete_numbered(
-    queue_id: Annotated[
-        int, typer.Argument(metavar="ID", min=0, help="The id of a queue with read pointers.")
-    ],
+    queue_id: Annotated[int, typer.Argument(metavar="ID", min=0, help="Id of the pointer queue.")],
     yes: Yes = False,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a queue with read pointers, its messages and its pointers.
+    """Delete a pointer queue with its messages and pointers.
 
     \b
     Examples:
@@ -396,9 +398,10 @@ def delete_numbered(
       tidelog queue delete-numbered 12 --yes
     """
     confirm(
-        f"Delete queue {queue_id} and all of its messages?", yes=yes,
+        f"Delete queue {queue_id} and all of its messages?",
+        yes=yes,
         refusal=f"deleting queue {queue_id} cannot be undone",
-    )  # fmt: skip
+    )
     with open_client(http) as client:
         if not client.pointer_queues.delete(queue_id):
             raise UserError(f"there is no queue {queue_id}")

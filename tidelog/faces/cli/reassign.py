@@ -1,13 +1,13 @@
 """`tidelog reassign`: let other brokers hold partitions, watch them get there, or call it off.
 
-Plans are made in `client.moves`; the cluster takes them or refuses them. What `--dry-run --json`
-prints, and what Kafka's own kafka-reassign-partitions writes, `--plan` reads.
+The cluster makes the plans. What `--dry-run --json` prints, and what Kafka's own kafka-reassign-partitions
+writes, `--plan` reads.
 """
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -15,6 +15,7 @@ import typer
 
 from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
+    PAGE,
     AsJson,
     Bootstrap,
     UsageError,
@@ -29,39 +30,34 @@ from tidelog.faces.cli.common import (
 from tidelog.model import NodeId, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.client.cluster import Refused
-    from tidelog.client.members import MembersClient
-    from tidelog.client.moves import Moving, Plan, Progress
-    from tidelog.controller.moves import Layout
+    from tidelog.client.admin import AdminClient
+    from tidelog.client.kafka import KafkaClient
 
 Targets: TypeAlias = dict[TopicPartition, tuple[NodeId, ...]]
 
 PLAN_VERSION: Final = 1
+THROTTLE: Final = "catchup.bytes.per.second"
 POLL_SECONDS: Final = 0.5
 REFUSED_SHOWN_MAX: Final = 5
 STRANGE_MAX: Final = 10
 """How often in a row a partition may be elsewhere than it should be, and not be moving."""
 
-app = typer.Typer(
-    help="Move replicas from broker to broker, see how far they are, or call it off.",
-    no_args_is_help=True,
-)
+app = typer.Typer(help="Move replicas between brokers, show the progress, or cancel.", no_args_is_help=True)
 
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="T", help="This topic; repeatable.")
-]
+Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="T", help="Topic; repeatable.")]
 Partitions = Annotated[
-    list[int] | None,
-    typer.Option("--partition", metavar="N", min=0, help="Only this one; repeatable."),
+    list[int] | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition; repeatable.")
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Show how far it is, and return when done.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Show the progress, and return when done.")]
 Throttle = Annotated[
     int | None,
     typer.Option(
-        "--throttle", metavar="BYTES", min=1,
-        help="Per second, for what each broker sends; lifted at the end with --wait.",
+        "--throttle",
+        metavar="BYTES",
+        min=1,
+        help="Bytes per second that each broker sends; with --wait the limit ends with the moves.",
     ),
-]  # fmt: skip
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and do nothing.")]
 
 
@@ -75,23 +71,23 @@ def start(
     replicas: Annotated[
         str | None,
         typer.Option(
-            "--replicas", metavar="ID,ID,...", help="These brokers; the preferred leader first."
+            "--replicas", metavar="ID,ID,...", help="Brokers for the replicas; the preferred leader first."
         ),
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option("--plan", metavar="FILE", help="What this JSON file says; - for stdin."),
+        typer.Option("--plan", metavar="FILE", help="JSON file with the plan; - for standard input."),
     ] = None,
     drain: Annotated[
         list[int] | None,
-        typer.Option("--drain", metavar="ID", min=0, help="All off this broker; repeatable."),
+        typer.Option("--drain", metavar="ID", min=0, help="Move everything off this broker; repeatable."),
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option("--replication", metavar="R", min=1, help="So many replicas of each."),
+        typer.Option("--replication", metavar="R", min=1, help="Number of replicas of each partition."),
     ] = None,
     balance: Annotated[
-        bool, typer.Option("--balance", help="As many replicas and leads on every broker.")
+        bool, typer.Option("--balance", help="Balance replicas and leaders over all brokers.")
     ] = False,
     throttle: Throttle = None,
     wait: Wait = False,
@@ -99,12 +95,11 @@ def start(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let other brokers hold partitions: by hand, by a plan, or as it is best.
+    """Move replicas to other brokers: by hand, by a plan, or balanced.
 
-    Copies are made first. Once they are in sync, the brokers that shall not
-    hold a partition any more let go of it, and delete their files. Producers
-    and consumers go on meanwhile. Starting again with other replicas replaces
-    a move that is under way.
+    New replicas are copied first. Once they are in sync, the old ones are
+    removed, and their files deleted. Producers and consumers keep working. A
+    new start for the same partition replaces a move that is under way.
 
     \b
     Examples:
@@ -118,44 +113,36 @@ def start(
     """
     given = [replicas is not None, plan is not None, bool(drain), replication is not None, balance]
     if sum(given) != 1:
-        raise UsageError(
-            "say what to do, once: --replicas, --plan, --drain, --replication or --balance"
-        )
+        raise UsageError("say what to do, once: --replicas, --plan, --drain, --replication or --balance")
     if (replicas is not None or replication is not None) and not topic:
         raise UsageError("--replicas and --replication need --topic T")
     if partition and replicas is None:
         raise UsageError("--partition goes with --replicas")
-    nodes = None if replicas is None else _parse_nodes(replicas)
-    planned = None if plan is None else read_plan(plan)
-
-    def make(layout: "Layout") -> Targets:
-        from tidelog.client import moves
-
-        if planned is not None:
-            return planned
-        if nodes is not None:
-            return moves.by_hand(layout, topic or [], partition, nodes)
-        return moves.best(layout, drain=drain or [], topics=topic or [], replication=replication)
-
-    run_start(
-        bootstrap, make, drain=drain or [], throttle=throttle, wait=wait, dry_run=dry_run,
-        as_json=as_json,
-    )  # fmt: skip
+    wanted: dict[str, Any] = {
+        "replicas": None if replicas is None else _parse_nodes(replicas),
+        "partitions": None if plan is None else _places(read_plan(plan)),
+        "drain": drain or None,
+        "replication": replication,
+        "balance": balance,
+        "topics": topic or None if replicas is not None or replication is not None else None,
+        "numbers": partition or None,
+    }
+    run_start(bootstrap, wanted, throttle=throttle, wait=wait, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("throttle")
 def throttle_moves(
     bytes_per_second: Annotated[
-        int, typer.Argument(metavar="BYTES", min=0, help="Per second; 0 for no limit.")
+        int, typer.Argument(metavar="BYTES", min=0, help="Bytes per second; 0 = unlimited.")
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Limit what each broker sends to replicas that are not in sync, now and from now on.
+    """Limit the bytes per second that each broker sends to replicas that are not in sync.
 
-    It is catchup.bytes.per.second of all brokers; it holds for moves under way
-    and for brokers that come back. A limit below 1.5 times what is written
-    meanwhile is raised to that, or the copies would never be done.
+    This sets catchup.bytes.per.second of all brokers; it applies to moves
+    under way and to returning brokers. A limit below 1.5 times the rate of
+    writes is raised to that, so that the moves end.
 
     \b
     Examples:
@@ -163,19 +150,25 @@ def throttle_moves(
       tidelog reassign throttle 0
     """
 
-    async def work() -> None:
-        from tidelog.client.members import MembersClient
-        from tidelog.client.moves import set_throttle
-
-        async with MembersClient(bootstrap) as client:
-            await set_throttle(client, bytes_per_second)
-
-    run(work())
+    run(_set_throttle(bootstrap, bytes_per_second))
     if as_json:
         print_json({"bytes_per_second": bytes_per_second})
     else:
         limit = f"{bytes_per_second} bytes per second" if bytes_per_second else "all it can"
         print(f"every broker sends {limit} to those who catch up")
+
+
+async def _set_throttle(bootstrap: str, bytes_per_second: int) -> None:
+    from tidelog.client.kafka import KafkaClient
+
+    async with KafkaClient(bootstrap) as client:
+        await _throttle(client, bytes_per_second)
+
+
+async def _throttle(client: "KafkaClient", bytes_per_second: int) -> None:
+    """The limit of all brokers; 0 takes it away."""
+    settings = {THROTTLE: bytes_per_second or None}
+    await client.perform("configs.change_broker", broker="default", settings=settings)
 
 
 def _parse_nodes(text: str) -> tuple[NodeId, ...]:
@@ -201,86 +194,95 @@ def read_plan(path: Path) -> Targets:
         raise UserError(f"{path} is not a plan ({error}); it must be like {form}") from None
 
 
+def _places(targets: Targets) -> list[dict[str, Any]]:
+    return [
+        {"topic": name.topic, "partition": name.partition, "replicas": list(target)}
+        for name, target in targets.items()
+    ]
+
+
 def run_start(
     bootstrap: str,
-    make: "Callable[[Layout], Targets]",
+    wanted: dict[str, Any],
     *,
-    drain: Sequence[NodeId],
     throttle: int | None = None,
     wait: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make a plan, show it, begin it, and see it through, as far as that is wanted."""
+    """Have a plan made, show it, begin it, and see it through, as far as that is wanted."""
 
     async def work() -> int:
-        from tidelog.client import moves
-        from tidelog.client.members import MembersClient
+        from tidelog.client.admin import AdminClient
 
-        async with MembersClient(bootstrap) as client:
-            plan = await moves.start(client, make, drain=drain, throttle=throttle, dry_run=dry_run)
-            for node in plan.uncordoned:
+        async with AdminClient(bootstrap) as client:
+            before = await _replicas(client)
+            plan = await client.perform(
+                "moves.begin", **wanted, throttle_bytes_per_second=throttle, dry_run=dry_run
+            )
+            for node in plan.get("uncordoned", ()):
                 note(f"broker {node} is not running: what it holds moves, and it is not cordoned")
+            begun = _begun(plan)
             if not as_json:
-                _show_plan(plan, dry_run=dry_run)
+                _show_plan(plan, begun, before)
             if wait and not dry_run:
-                await follow(client, plan.begun)
+                await follow(client, begun)
                 if throttle is not None:
-                    await moves.set_throttle(client, 0)
+                    await _throttle(client, 0)
             elif throttle is not None and not dry_run:
                 note("the limit stays: `tidelog reassign throttle 0` takes it away")
             if as_json:
-                print_json(_document(plan, dry_run=dry_run))
+                keys = ("partitions", "copies", "dry_run", "refused")
+                print_json({"version": PLAN_VERSION, **{key: plan[key] for key in keys}})
             elif wait and not dry_run:
                 print("done")
-            return 1 if plan.refused else 0
+            return 1 if plan["refused"] else 0
 
     if code := run(work()):
         raise typer.Exit(code)
 
 
-def _show_plan(plan: "Plan", *, dry_run: bool) -> None:
-    copies, layout = plan.copies(), plan.layout
-    if not plan.targets:
-        print("nothing has to move")
-    elif plan.begun:
-        print_table(
-            ["topic", "partition#", "replicas", "target", "copies#"],
-            [
-                (name.topic, name.partition, _ids(layout.replicas.get(name, ())), _ids(target),
-                 copies[name])
-                for name, target in sorted(plan.begun.items())
-            ],
-        )  # fmt: skip
-        begun = [copies[name] for name in plan.begun]
-        how = "would change" if dry_run else "change now"
-        print(f"{len(begun)} partitions {how}, with {sum(begun)} copies to be made")
-    _complain_of(plan.refused)
-
-
-def _document(plan: "Plan", *, dry_run: bool) -> dict[str, Any]:
+async def _replicas(client: "AdminClient") -> Targets:
+    """Who shall hold each partition now, once what moves is there."""
+    moving = await client.list_reassignments()
     return {
-        "version": PLAN_VERSION,
-        "partitions": [
-            {"topic": name.topic, "partition": name.partition, "replicas": list(target)}
-            for name, target in sorted(plan.targets.items())
-        ],
-        "copies": sum(plan.copies().values()),
-        "dry_run": dry_run,
-        "refused": _refusals(plan.refused),
+        name: moving[name].target if name in moving else one.replicas
+        for topic in await client.topics()
+        for one in topic.partitions
+        for name in (TopicPartition(topic.name, one.partition),)
     }
 
 
-def _refusals(refused: "Mapping[TopicPartition, Refused]") -> list[dict[str, Any]]:
-    return [
-        {"topic": name.topic, "partition": name.partition, "error": str(error)}
-        for name, error in refused.items()
-    ]
+def _begun(plan: dict[str, Any]) -> Targets:
+    """What was not refused."""
+    refused = {(one["topic"], one["partition"]) for one in plan["refused"]}
+    return {
+        TopicPartition(one["topic"], one["partition"]): tuple(one["replicas"])
+        for one in plan["partitions"]
+        if (one["topic"], one["partition"]) not in refused
+    }
 
 
-def _complain_of(refused: "Mapping[TopicPartition, Refused]") -> None:
-    for error in list(refused.values())[:REFUSED_SHOWN_MAX]:
-        complain(str(error))
+def _show_plan(plan: dict[str, Any], begun: Targets, before: Targets) -> None:
+    copies = {name: len(set(target).difference(before.get(name, ()))) for name, target in begun.items()}
+    if not plan["partitions"]:
+        print("nothing has to move")
+    elif begun:
+        print_table(
+            ["topic", "partition#", "replicas", "target", "copies#"],
+            [
+                (name.topic, name.partition, _ids(before.get(name, ())), _ids(target), copies[name])
+                for name, target in sorted(begun.items())
+            ],
+        )
+        how = "would change" if plan["dry_run"] else "change now"
+        print(f"{len(begun)} partitions {how}, with {sum(copies.values())} copies to be made")
+    _complain_of(plan["refused"])
+
+
+def _complain_of(refused: Sequence[dict[str, Any]]) -> None:
+    for one in refused[:REFUSED_SHOWN_MAX]:
+        complain(one["error"])
     if len(refused) > REFUSED_SHOWN_MAX:
         complain(f"and {len(refused) - REFUSED_SHOWN_MAX} more were refused")
 
@@ -288,16 +290,18 @@ def _complain_of(refused: "Mapping[TopicPartition, Refused]") -> None:
 # Watching.
 
 
-async def follow(client: "MembersClient", targets: Targets) -> None:
+async def follow(client: "AdminClient", targets: Targets) -> None:
     """Tell how far the moves are, until all are complete; not if others were begun instead."""
     import asyncio
-
-    from tidelog.client import moves
 
     told, strange = None, 0
     while True:
         moving = await client.list_reassignments()
-        known = await moves.known_partitions(client)
+        known = {
+            TopicPartition(topic.name, one.partition): one
+            for topic in await client.topics()
+            for one in topic.partitions
+        }
         left = [
             name
             for name, target in targets.items()
@@ -310,9 +314,15 @@ async def follow(client: "MembersClient", targets: Targets) -> None:
                 f"{', '.join(map(str, other[:REFUSED_SHOWN_MAX]))} are to be held by others now; "
                 "see `tidelog reassign status`"
             )
-        progress = moves.progress(targets, known, len(left))
+        in_sync = sum(
+            len(set(target).intersection(known[name].in_sync))
+            for name, target in targets.items()
+            if name in known
+        )
+        replicas = sum(map(len, targets.values()))
+        progress = f"{in_sync} of {replicas} replicas are in sync, {len(left)} partitions are moving"
         if progress != told:
-            note(str(progress))
+            note(progress)
             told = progress
         if not left:
             return
@@ -320,44 +330,49 @@ async def follow(client: "MembersClient", targets: Targets) -> None:
 
 
 @app.command("status")
-def status(
-    wait: Wait = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
-) -> None:
-    """Show the partitions whose replicas move, and how many of the target are in sync.
+def status(wait: Wait = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Show the partitions that are moving, and how many target replicas are in sync.
 
-    Brokers in "adding" are copying; those in "removing" go once all of the
-    former are in sync. With --wait it returns when nothing moves any more.
+    Brokers in "adding" are copying; those in "removing" are removed once
+    all of the former are in sync. With --wait it returns when no move is
+    left.
     """
 
-    async def work() -> "tuple[list[Moving], Progress]":
-        from tidelog.client import moves
-        from tidelog.client.members import MembersClient
+    async def work() -> dict[str, Any]:
+        from tidelog.client.admin import AdminClient
 
-        async with MembersClient(bootstrap) as client:
-            moving = await client.list_reassignments()
-            if wait and moving:
+        async with AdminClient(bootstrap) as client:
+            if wait and (moving := await client.list_reassignments()):
                 await follow(client, {name: move.target for name, move in moving.items()})
-                moving = await client.list_reassignments()
-            known = await moves.known_partitions(client)
-            targets = {name: move.target for name, move in moving.items()}
-            return moves.moving_of(moving, known), moves.progress(targets, known, len(moving))
+            found: dict[str, Any] = await client.perform("moves.list", limit=PAGE)
+            while found["next"] is not None:
+                more = await client.perform("moves.list", limit=PAGE, after=found["next"])
+                found["partitions"] += more["partitions"]
+                found["next"] = more["next"]
+            return found
 
-    found, progress = run(work())
-    rows = [asdict(one) for one in found]
+    found = run(work())
+    rows = found["partitions"]
     if as_json:
-        print_json({"partitions": rows, "in_sync": progress.in_sync, "replicas": progress.replicas})
+        print_json({"partitions": rows, "in_sync": found["in_sync"], "replicas": found["replicas"]})
     elif not rows:
         print("no replicas are moving")
     else:
         print_table(
             ["topic", "partition#", "leader#", "target", "adding", "removing", "in sync#"],
             [
-                (row["topic"], row["partition"], row["leader"], _ids(row["target"]),
-                 _ids(row["adding"]), _ids(row["removing"]),
-                 f"{row['in_sync']}/{len(row['target'])}")
+                (
+                    row["topic"],
+                    row["partition"],
+                    row["leader"],
+                    _ids(row["target"]),
+                    _ids(row["adding"]),
+                    _ids(row["removing"]),
+                    f"{row['in_sync']}/{len(row['target'])}",
+                )
                 for row in rows
             ],
-        )  # fmt: skip
+        )
 
 
 # Calling it off.
@@ -367,16 +382,14 @@ def status(
 def cancel(
     topic: Topics = None,
     partition: Partitions = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Whatever moves, of all topics.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Cancel all moves.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let partitions be held by those who held them before they began to move.
+    """Cancel moves: partitions go back to their former replicas.
 
-    Copies that were made meanwhile are deleted. It is refused where too few of
-    the brokers of before are in sync: what was written since must not be lost.
+    New copies are deleted. The request is refused if too few of the former
+    replicas are in sync, so that no committed record is lost.
 
     \b
     Examples:
@@ -388,32 +401,27 @@ def cancel(
     if partition and not topic:
         raise UsageError("--partition goes with --topic")
 
-    async def work() -> "tuple[list[TopicPartition], dict[TopicPartition, Refused]]":
-        from tidelog.client import moves
-        from tidelog.client.members import MembersClient
+    async def work() -> dict[str, list[dict[str, Any]]]:
+        from tidelog.client.kafka import KafkaClient
 
-        async with MembersClient(bootstrap) as client:
-            return await moves.cancel(client, None if everything else topic, partition)
+        done: dict[str, list[dict[str, Any]]] = {"cancelled": [], "refused": []}
+        async with KafkaClient(bootstrap) as client:
+            for name, number in product(topic or (None,), partition or (None,)):
+                found = await client.perform("moves.cancel", topic=name, partition=number)
+                done["cancelled"] += found["cancelled"]
+                done["refused"] += found["refused"]
+        return done
 
-    names, refused = run(work())
+    done = run(work())
     if as_json:
-        print_json(
-            {
-                "cancelled": [
-                    {"topic": name.topic, "partition": name.partition}
-                    for name in sorted(names)
-                    if name not in refused
-                ],
-                "refused": _refusals(refused),
-            }
-        )
-    elif not names:
+        print_json(done)
+    elif not done["cancelled"] and not done["refused"]:
         print("no replicas are moving")
     else:
-        done = [plain(name) for name in sorted(names) if name not in refused]
-        print(f"cancelled: {', '.join(done) or 'nothing'}")
-    _complain_of(refused)
-    if refused:
+        names = [plain(f"{one['topic']}-{one['partition']}") for one in done["cancelled"]]
+        print(f"cancelled: {', '.join(names) or 'nothing'}")
+    _complain_of(done["refused"])
+    if done["refused"]:
         raise typer.Exit(1)
 
 

@@ -15,6 +15,7 @@ from tidelog.faces.cli.common import (
     plain,
     print_json,
 )
+from tidelog.faces.cli.completing import topic_names
 from tidelog.faces.cli.restore import Compression, Python, Sql, check_codec, time_ms
 from tidelog.faces.cli.spark import Conf, Environment, Master, spark_job
 
@@ -26,27 +27,24 @@ LOOK_SECONDS = 0.5
 
 
 def replay(
-    source: Annotated[str, typer.Argument(help="The topic to read.")],
-    target: Annotated[str, typer.Argument(help="The topic to write; made if it is not there.")],
+    source: Annotated[str, typer.Argument(help="Topic to read.", autocompletion=topic_names)],
+    target: Annotated[str, typer.Argument(help="Topic to write; created if it does not exist.")],
     checkpoint: Annotated[
         str,
-        typer.Option("--checkpoint", metavar="DIR", help="Where it is noted how far this is."),
+        typer.Option("--checkpoint", metavar="DIR", help="Directory that keeps the progress of this copy."),
     ],
     from_time: Annotated[
-        str | None, typer.Option("--from-time", metavar="T", help="Begin with records of then.")
+        str | None, typer.Option("--from-time", metavar="T", help="Begin with records of this time.")
     ] = None,
     sql: Sql = "",
     python: Python = None,
     by_key: Annotated[
-        bool, typer.Option("--by-key", help="Let keys choose the partitions anew.")
+        bool, typer.Option("--by-key", help="Choose partitions by key instead of keeping them.")
     ] = False,
-    continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on until told to stop.")
-    ] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Run until stopped.")] = False,
     compression: Compression = "none",
     warehouse: Annotated[
-        str | None,
-        typer.Option("--warehouse", metavar="DIR", help="Of an archive with the older records."),
+        str | None, typer.Option("--warehouse", metavar="DIR", help="Archive that has the older records.")
     ] = None,
     catalog: CatalogName = None,
     master: Master = "local[*]",
@@ -55,11 +53,12 @@ def replay(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a topic into another, all that is there now or for good.
+    """Copy a topic into another: its present records, or continuously.
 
-    Records keep their partitions, times and headers, unless a change says
-    otherwise. The same command with the same checkpoint goes on where it ended,
-    and no record comes twice. To begin again, name another checkpoint.
+    Records keep their partition, timestamp and headers, unless --sql or
+    --python changes them. The same command with the same checkpoint continues
+    where it ended, and writes no record twice. To begin again, name another
+    checkpoint.
 
     \b
     Examples:
@@ -75,15 +74,21 @@ def replay(
     from tidelog.spark.archive.replaying import Replay, prepare
 
     wish = Replay(
-        source=source, target=target, checkpoint=checkpoint,
-        from_ms=time_ms(from_time, "--from-time"), warehouse=warehouse, catalog=catalog,
-        change=Change(sql=read_sql(sql), python=python), by_key=by_key,
+        source=source,
+        target=target,
+        checkpoint=checkpoint,
+        from_ms=time_ms(from_time, "--from-time"),
+        warehouse=warehouse,
+        catalog=catalog,
+        change=Change(sql=read_sql(sql), python=python),
+        by_key=by_key,
         codec=check_codec(compression),
-    )  # fmt: skip
+    )
     prepare(bootstrap, wish)
-    with spark_job(
-        "tidelog replay", master=master, conf=conf, environment=environment, as_json=as_json
-    ) as (session, on_progress):
+    with spark_job("tidelog replay", master=master, conf=conf, environment=environment, as_json=as_json) as (
+        session,
+        on_progress,
+    ):
         rows = _run(session, bootstrap, wish, continuous, on_progress)
     if as_json:
         print_json({"source": source, "target": target, "rows": rows})
@@ -91,9 +96,7 @@ def replay(
         print(f"{plain(source)} replayed into {plain(target)}: {number(rows)} records read")
 
 
-def _run(
-    session: Any, bootstrap: str, wish: Any, continuous: bool, on_progress: "OnProgress"
-) -> int:
+def _run(session: Any, bootstrap: str, wish: Any, continuous: bool, on_progress: "OnProgress") -> int:
     """The query from its start to its end; how many records were read."""
     import threading
 

@@ -37,51 +37,50 @@ from tidelog.faces.cli.over_http import (
 
 if TYPE_CHECKING:
     from tidelog.client import Client, ReplicaStatus
-    from tidelog.client.replica_files import About, Layout
-    from tidelog.client.replica_reads import BucketReads, QueueReads
+    from tidelog.copies.embedded.files import About, Layout
+    from tidelog.copies.embedded.reads import BucketReads, QueueReads
 
 LOOK_SECONDS: Final = 0.1
 _COLUMNS: Final = ("partition", "applied_offset", "current_offset", "lag_entries", "bytes")
 
 app = typer.Typer(
-    help="Copies of buckets and queues in files of this machine, to read them in microseconds.",
-    no_args_is_help=True,
+    help="Local copies of buckets and queues, in files, read in microseconds.", no_args_is_help=True
 )
 
 At = Annotated[
-    Path,
-    typer.Option(
-        "--path", metavar="PATH", help="Where the copy is: a file NAME.db, or a directory.",
-    ),
-]  # fmt: skip
+    Path, typer.Option("--path", metavar="PATH", help="Location of the copy: a file NAME.db, or a directory.")
+]
 
 
 @app.command("run")
 def run(
     path: At,
-    bucket: Annotated[
-        str | None, typer.Option("--bucket", metavar="BUCKET", help="Copy this bucket,")
-    ] = None,
+    bucket: Annotated[str | None, typer.Option("--bucket", metavar="BUCKET", help="Bucket to copy.")] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="or this work queue.")
+        str | None, typer.Option("--queue", metavar="QUEUE", help="Work queue to copy, instead of a bucket.")
     ] = None,
     replica_id: Annotated[
         str | None,
-        typer.Option("--id", metavar="NAME", help="How nodes know it; made up, and then kept."),
+        typer.Option(
+            "--id", metavar="NAME", help="Id of the copy at the nodes (default: a random one, which is kept)."
+        ),
     ] = None,
     once: Annotated[
-        str, typer.Option("--once", metavar="T", help="Stop when it is in sync, within 30s, 5m.")
+        str,
+        typer.Option(
+            "--once", metavar="T", help="Stop once the copy is in sync; fail after this time: 30s, 5m."
+        ),
     ] = "",
     every: Annotated[
-        str, typer.Option("--every", metavar="T", help="Print no more often than that: 1s.")
+        str, typer.Option("--every", metavar="T", help="Least time between two lines: 1s.")
     ] = "1s",
     http: Http = DEFAULT_HTTP,
     as_json: AsLines = False,
 ) -> None:
-    """Keep a copy of a bucket or a queue, and show how it stands whenever that changes.
+    """Keep a copy of a bucket or a queue up to date, and print its state when that changes.
 
-    It goes on where it was when a node is lost, and after a restart.
-    Ctrl-C stops it; the copy stays.
+    The copy continues at another node if its node is lost, and where it was
+    after a restart. Ctrl-C stops the command; the copy stays.
 
     \b
     Examples:
@@ -96,9 +95,7 @@ def run(
     from tidelog.client import BadAddress, EmbeddedReplica
 
     try:
-        replica = EmbeddedReplica(
-            http, bucket=bucket, queue=queue, path=path, replica_id=replica_id
-        )
+        replica = EmbeddedReplica(http, bucket=bucket, queue=queue, path=path, replica_id=replica_id)
     except BadAddress:
         raise UsageError(f"--http {http!r} is not HOST:PORT, for example {DEFAULT_HTTP}") from None
     with replica:
@@ -139,7 +136,7 @@ def _print_status(status: "ReplicaStatus", *, as_json: bool) -> None:
 
 @app.command("status")
 def status(path: At, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
-    """Show how far a copy is, and how far that is behind the cluster, if one answers.
+    """Show the position of a copy and, if the cluster answers, how far it is behind.
 
     \b
     Examples:
@@ -147,7 +144,7 @@ def status(path: At, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None
       tidelog replica status --path settings.db --json
     """
     layout, about = _layout(path)
-    from tidelog.client.replica_files import read_meta
+    from tidelog.copies.embedded.files import read_meta
 
     current = _current(http, about)
     rows = []
@@ -176,7 +173,7 @@ def _current(http: str, about: "About") -> dict[int, int]:
     """How far the log goes, by partition of the copy; empty if nobody says so."""
     from tidelog.client import TidelogHTTPError
     from tidelog.model import QUEUES_TOPIC
-    from tidelog.shards.effects import partition_for
+    from tidelog.wire.names import partition_for
 
     topic, queue = about.source.bucket or QUEUES_TOPIC, about.source.queue
     try:
@@ -202,11 +199,11 @@ def _partitions(client: "Client", topic: str) -> dict[int, int]:
 
 @app.command("get")
 def get(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="A key of the bucket.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key in the bucket.")],
     path: At,
     as_json: AsJson = False,
 ) -> None:
-    """Print a value of the copy, without asking anybody.
+    """Print a value from the copy, without a node.
 
     \b
     Examples:
@@ -226,12 +223,10 @@ def get(
 @app.command("list")
 def list_all(
     path: At,
-    prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help="Only keys that begin with it.")
-    ] = "",
+    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only keys with this prefix.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the keys of a bucket's copy, or the messages of a queue's.
+    """List the keys in a copy of a bucket, or the messages in a copy of a queue.
 
     \b
     Examples:
@@ -254,8 +249,7 @@ def list_all(
         entries = list(reads.scan(prefix))
     if as_json:
         documents = [
-            {"key": key_text(one.key), **value_fields(one.value), "version": one.version}
-            for one in entries
+            {"key": key_text(one.key), **value_fields(one.value), "version": one.version} for one in entries
         ]
         print_json({"entries": documents})
     else:
@@ -266,21 +260,20 @@ def list_all(
 
 
 def _layout(path: Path) -> "tuple[Layout, About]":
-    from tidelog.client.replica_files import Layout
+    from tidelog.copies.embedded.files import Layout
 
     layout = Layout(path)
     about = layout.read_about()
     if about is None:
         raise UserError(
-            f"there is no copy at {path}; make one with `tidelog replica run --bucket NAME "
-            f"--path {path}`"
+            f"there is no copy at {path}; make one with `tidelog replica run --bucket NAME --path {path}`"
         )
     return layout, about
 
 
 @contextmanager
 def _bucket(path: Path) -> "Iterator[BucketReads]":
-    from tidelog.client.replica_reads import BucketReads, File
+    from tidelog.copies.embedded.reads import BucketReads, File
 
     layout, about = _layout(path)
     if about.source.bucket is None:
@@ -295,7 +288,7 @@ def _bucket(path: Path) -> "Iterator[BucketReads]":
 
 @contextmanager
 def _queue(layout: "Layout", about: "About") -> "Iterator[QueueReads]":
-    from tidelog.client.replica_reads import File, QueueReads
+    from tidelog.copies.embedded.reads import File, QueueReads
 
     file = File(layout.file(0))
     try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 WATCH_SECONDS: Final = 1.0
 LISTED_MAX: Final = 20
 
-app = typer.Typer(help="See how replicas stand, and who catches up.", no_args_is_help=True)
+app = typer.Typer(help="Show the state of replicas and of catch-ups.", no_args_is_help=True)
 
 Replica = Annotated[
     int | None, typer.Argument(metavar="[REPLICA]", help="Only this broker's replicas.", min=0)
@@ -45,10 +45,11 @@ Replica = Annotated[
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="T", help="Only this topic; repeatable.")
 ]
-Watch = Annotated[bool, typer.Option("--watch", help="Go on showing it, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Keep showing it until Ctrl-C.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Return once all replicas are in sync.")]
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Of --wait; 0 for ever.")
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="Timeout of --wait in seconds; 0 = unlimited."),
 ]
 
 
@@ -62,21 +63,21 @@ def status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show which replicas are in sync, which are behind, and how their catch-up goes.
+    """Show which replicas are in sync, which are behind, and the progress of catch-ups.
 
-    What nobody leads is named, too: --wait waits for a leader as well.
+    Partitions without a leader are shown, too: --wait also waits for their leaders.
 
     \b
     A catch-up is
-      running       being sent what it lacks
-      waiting       others go first (catchup.concurrent.max)
-      stalled       not coming closer; the line says why
-      interrupted   its broker is away; it goes on where it was
-    `tidelog configs set --broker N catchup.bytes.per.second=...` changes the
-    pace of those under way. Exits with 1 if --wait was in vain.
+      running       getting the missing records
+      waiting       queued behind others (catchup.concurrent.max)
+      stalled       making no progress; the line says why
+      interrupted   its broker is down; it will continue where it was
+    `tidelog configs set --broker N catchup.bytes.per.second=...` changes the rate of running
+    catch-ups. Exits with 1 if --wait timed out.
 
-    Each broker reads its sealed bytes again, slowly, to find rot
-    (`scrub.bytes.per.second`): how far it is, and what it has found and healed.
+    Also shows the scrubber of each broker, which reads sealed segments again to
+    find rot: its progress, and what it found and healed.
 
     \b
     Examples:
@@ -87,9 +88,7 @@ def status(
     """
     if watch and as_json:
         raise UserError("--watch is for people; ask again for another JSON document")
-    is_whole = run(
-        _show(bootstrap, replica, topic, watch=watch, wait=wait, timeout=timeout, as_json=as_json)
-    )
+    is_whole = run(_show(bootstrap, replica, topic, watch=watch, wait=wait, timeout=timeout, as_json=as_json))
     if wait and not is_whole:
         note(f"not all replicas are in sync after {timeout:g} s")
         raise typer.Exit(1)
@@ -132,9 +131,7 @@ async def _show(
 # Asking.
 
 
-async def gather(
-    client: "MembersClient", replica: NodeId | None, topics: list[str] | None
-) -> dict[str, Any]:
+async def gather(client: "MembersClient", replica: NodeId | None, topics: list[str] | None) -> dict[str, Any]:
     """What all brokers say of their followers, in one document."""
     import asyncio
 
@@ -191,10 +188,7 @@ def unled_of(known: "Iterable[TopicInfo]", replica: NodeId | None) -> list[dict[
 
 
 def _merge(
-    parts: list[dict[str, Any]],
-    silent: dict[NodeId, str],
-    replica: NodeId | None,
-    topics: list[str] | None,
+    parts: list[dict[str, Any]], silent: dict[NodeId, str], replica: NodeId | None, topics: list[str] | None
 ) -> dict[str, Any]:
     def is_wanted(one: dict[str, Any]) -> bool:
         return (replica is None or one["node"] == replica) and (
@@ -252,10 +246,9 @@ def _counted(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for one in listed:
         mine = totals.setdefault(
             one["node"],
-            {"node": one["node"]} | dict.fromkeys(
-                ("replicas", "in_sync", "catching_up", "behind", "lag_records", "lag_bytes"), 0
-            ),
-        )  # fmt: skip
+            {"node": one["node"]}
+            | dict.fromkeys(("replicas", "in_sync", "catching_up", "behind", "lag_records", "lag_bytes"), 0),
+        )
         mine["replicas"] += 1
         mine["in_sync"] += one["in_sync"]
         mine["catching_up"] += one["state"] == "catching_up"
@@ -292,11 +285,15 @@ def _totals(found: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
     columns = ["broker#", "replicas#", "in sync#", "behind#", "records behind#", "bytes behind#"]
     rows: list[list[object]] = [
         [
-            one["node"], one["replicas"], one["in_sync"], one["behind"],
-            number(one["lag_records"]), size(one["lag_bytes"]),
+            one["node"],
+            one["replicas"],
+            one["in_sync"],
+            one["behind"],
+            number(one["lag_records"]),
+            size(one["lag_bytes"]),
         ]
         for one in found["replicas"]
-    ]  # fmt: skip
+    ]
     return columns, rows
 
 
@@ -304,14 +301,17 @@ def _catch_ups(found: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
     columns = ["catch-up", "state", "done", "records left#", "bytes left#", "rate#", "left#", "why"]
     rows: list[list[object]] = [
         [
-            one["id"], one["state"], bar(one["done"]), number(one["records_left"]),
+            one["id"],
+            one["state"],
+            bar(one["done"]),
+            number(one["records_left"]),
             size(one["bytes_left"]),
             "-" if one["bytes_per_second"] is None else f"{size(one['bytes_per_second'])}/s",
             "-" if one["eta_ms"] is None else seconds(one["eta_ms"] / 1000),
             _why(one),
         ]
         for one in found["catch_ups"][:LISTED_MAX]
-    ]  # fmt: skip
+    ]
     return columns, rows
 
 
@@ -319,12 +319,17 @@ def _scrubs(found: dict[str, Any]) -> tuple[list[str], list[list[object]]]:
     columns = ["broker#", "scrub", "cycle#", "read#", "last ended", "found#", "healed#", "rotten#"]
     rows: list[list[object]] = [
         [
-            one["node"], one["state"], one["cycle"], size(one["bytes_read"]),
+            one["node"],
+            one["state"],
+            one["cycle"],
+            size(one["bytes_read"]),
             "-" if one["ended_ms_ago"] is None else f"{seconds(one['ended_ms_ago'] / 1000)} ago",
-            one["found"], one["healed"], one["rotten"],
+            one["found"],
+            one["healed"],
+            one["rotten"],
         ]
         for one in found["scrubs"]
-    ]  # fmt: skip
+    ]
     return columns, rows
 
 

@@ -36,20 +36,25 @@ def restart(
         Path, typer.Option("--data", metavar="DIR", help="The cluster's directory, as for `up`.")
     ],
     rolling: Annotated[
-        bool, typer.Option("--rolling", help="One after the other; clients hardly notice.")
+        bool, typer.Option("--rolling", help="Restart one node after the other; clients hardly notice.")
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", min=1, help="Of each wait to be in sync."),
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=1,
+            help="Timeout in seconds of each wait for replicas to be in sync.",
+        ),
     ] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Stop and start the nodes, all at once or with --rolling one after the other.
 
-    Data, ports and settings stay; a node runs the code that is installed now.
-    With --rolling a node is stopped only when all replicas are in sync, and
-    the next one not before that is so again. If something stays behind, it goes
-    no further and says what. The controller is the last.
+    Data, ports and settings stay; nodes run the code that is installed now.
+    With --rolling, each node is stopped only when all replicas are in sync, the
+    active controller last. If a replica does not get in sync, the command stops
+    and names it.
 
     \b
     Examples:
@@ -82,9 +87,7 @@ def _listed(nodes: Iterable[NodeId]) -> str:
     return ", ".join(f"node {node}" for node in nodes) or "no nodes"
 
 
-async def _restart(
-    directory: Path, content: "ClusterFile", timeout: float, *, rolling: bool
-) -> list[NodeId]:
+async def _restart(directory: Path, content: "ClusterFile", timeout: float, *, rolling: bool) -> list[NodeId]:
     """The nodes, in the order in which they were restarted."""
     import asyncio
 
@@ -149,10 +152,7 @@ async def wait_whole(client: "MembersClient", timeout: float) -> None:
 
 
 def why_not_whole(
-    brokers: "Mapping[NodeId, BrokerInfo]",
-    topics: "Iterable[TopicInfo]",
-    quorum: "QuorumInfo",
-    now_ms: float,
+    brokers: "Mapping[NodeId, BrokerInfo]", topics: "Iterable[TopicInfo]", quorum: "QuorumInfo", now_ms: float
 ) -> list[str]:
     """What is missing for one node to be missed."""
     reasons = [f"broker {broker.node} is fenced" for broker in brokers.values() if broker.fenced]

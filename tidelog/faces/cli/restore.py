@@ -21,17 +21,17 @@ from tidelog.faces.cli.spark import Conf, Environment, Master, spark_job
 Sql = Annotated[
     str,
     typer.Option(
-        "--sql", metavar="FILE|QUERY", help="Change the rows by a query over the view `records`."
+        "--sql", metavar="FILE|QUERY", help="SQL query over the view `records` that changes the rows."
     ),
 ]
 Python = Annotated[
     Path | None,
     typer.Option(
-        "--python", metavar="FILE", help="Change the rows by its function transform(records)."
+        "--python", metavar="FILE", help="Python file whose function transform(records) changes the rows."
     ),
 ]
 Compression = Annotated[
-    str, typer.Option("--compression", metavar="CODEC", help="Of the batches that are written.")
+    str, typer.Option("--compression", metavar="CODEC", help="Compression of the written batches.")
 ]
 
 
@@ -56,36 +56,32 @@ def check_codec(name: str) -> str:
 
 
 def restore(
-    topic: Annotated[str, typer.Argument(help="As it was archived.")],
+    topic: Annotated[str, typer.Argument(help="Name of the topic in the archive.")],
     warehouse: Warehouse,
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TOPIC", help="Where to; the name it had, if not said."),
+        str | None, typer.Option("--to", metavar="TOPIC", help="Topic to write (default: the archived name).")
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", metavar="P", help="Only this one; repeatable."),
+        typer.Option("--partition", metavar="P", help="Restore only this partition; repeatable."),
     ] = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from-offset", metavar="N", min=0, help="The first offset.")
+        int | None, typer.Option("--from-offset", metavar="N", min=0, help="First offset to restore.")
     ] = None,
     to_offset: Annotated[
-        int | None,
-        typer.Option("--to-offset", metavar="N", min=0, help="The offset to end at."),
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="Offset to stop before.")
     ] = None,
     from_time: Annotated[
-        str | None, typer.Option("--from-time", metavar="T", help="From the first record of then.")
+        str | None, typer.Option("--from-time", metavar="T", help="Restore records from this time on.")
     ] = None,
     to_time: Annotated[
-        str | None, typer.Option("--to-time", metavar="T", help="To before the first of then.")
+        str | None, typer.Option("--to-time", metavar="T", help="Restore records before this time.")
     ] = None,
     sql: Sql = "",
     python: Python = None,
-    append: Annotated[
-        bool, typer.Option("--append", help="Write into a topic that has records.")
-    ] = False,
+    append: Annotated[bool, typer.Option("--append", help="Allow a topic that already has records.")] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Forget a restore that was not ended.")
+        bool, typer.Option("--restart", help="Start over: forget an unfinished restore.")
     ] = False,
     compression: Compression = "none",
     catalog: CatalogName = None,
@@ -97,13 +93,13 @@ def restore(
 ) -> None:
     """Write archived records into a topic again.
 
-    They keep their partitions, their order, their times and headers; offsets
-    are new where the archive has gaps. The topic is made if it is not there.
-    Ended half-way, the same command goes on where it was, and no record comes
+    Records keep their partition, order, timestamp and headers; offsets are
+    new where the archive has gaps. The topic is created if it does not exist.
+    After an interruption the same command continues, and writes no record
     twice.
 
-    A change by --sql or --python sees the columns key, value, topic, partition,
-    offset, timestamp, timestampType and headers, and must leave `value`.
+    --sql and --python see the columns key, value, topic, partition, offset,
+    timestamp, timestampType and headers. Their result must have `value`.
 
     \b
     Examples:
@@ -121,16 +117,20 @@ def restore(
 
         table = load_topic(found, topic)
         wish = Wish(
-            target=to or table.topic, partitions=tuple(partition or ()), from_offset=from_offset,
-            to_offset=to_offset, from_ms=time_ms(from_time, "--from-time"),
+            target=to or table.topic,
+            partitions=tuple(partition or ()),
+            from_offset=from_offset,
+            to_offset=to_offset,
+            from_ms=time_ms(from_time, "--from-time"),
             to_ms=time_ms(to_time, "--to-time"),
-            change=Change(sql=read_sql(sql), python=python), append=append, restart=restart,
+            change=Change(sql=read_sql(sql), python=python),
+            append=append,
+            restart=restart,
             codec=check_codec(compression),
-        )  # fmt: skip
+        )
         with spark_job(
-            "tidelog restore", master=master, conf=conf, environment=environment,
-            as_json=as_json,
-        ) as (session, on_progress):  # fmt: skip
+            "tidelog restore", master=master, conf=conf, environment=environment, as_json=as_json
+        ) as (session, on_progress):
             done = run_restore(session, bootstrap, table, wish, on_progress=on_progress)
     if as_json:
         print_json({"topic": topic, "target": wish.target, **as_json_document(done)})

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Annotated, Final
 
-import click
 import typer
 
 from tidelog.faces.cli.common import UsageError
@@ -12,22 +11,32 @@ if TYPE_CHECKING:
     from tidelog.schemas.formats import PartFormat
 
 BYTES: Final = "bytes"
-_CHOICE: Final = click.Choice([BYTES, *FORMATS])
+_CHOICES: Final = (BYTES, *FORMATS)
+_METAVAR: Final = f"[{'|'.join(_CHOICES)}]"
+
+
+def _known(form: str) -> str:
+    if form not in _CHOICES:
+        raise typer.BadParameter(f"{form!r} is not one of {', '.join(_CHOICES)}")
+    return form
+
 
 ValueFormat = Annotated[
     str,
     typer.Option(
         "--value-format",
-        click_type=_CHOICE,
-        help="How values are written; all but bytes need a schema registry.",
+        metavar=_METAVAR,
+        callback=_known,
+        help="Encoding of values; every one but bytes needs a schema registry.",
     ),
 ]
 KeyFormat = Annotated[
     str,
     typer.Option(
         "--key-format",
-        click_type=_CHOICE,
-        help="How keys are written; all but bytes need a schema registry.",
+        metavar=_METAVAR,
+        callback=_known,
+        help="Encoding of keys; every one but bytes needs a schema registry.",
     ),
 ]
 SchemaRegistry = Annotated[
@@ -36,7 +45,7 @@ SchemaRegistry = Annotated[
         "--schema-registry",
         metavar="URL",
         envvar="TIDELOG_SCHEMA_REGISTRY",
-        help="The schema registry, as http://127.0.0.1:8081.",
+        help="URL of the schema registry, as http://127.0.0.1:8081.",
     ),
 ]
 SchemaRegistryUser = Annotated[
@@ -45,14 +54,12 @@ SchemaRegistryUser = Annotated[
         "--schema-registry-user",
         metavar="USER:PASSWORD",
         envvar="TIDELOG_SCHEMA_REGISTRY_USER",
-        help="Who asks the registry.",
+        help="Credentials for the registry, as USER:PASSWORD.",
     ),
 ]
 
 
-def part_format(
-    part: str, form: str, url: str, user: str, message: str | None = None
-) -> "PartFormat | None":
+def part_format(part: str, form: str, url: str, user: str, message: str | None = None) -> "PartFormat | None":
     """How keys or values are written; None for bytes as they are."""
     if form == BYTES:
         if message is not None:

@@ -228,9 +228,7 @@ class Verifier:
             report.topic_id = topic_id(partition)
         except TidelogError as error:
             report.problems.append(
-                Problem(
-                    kind=Kind.CHECKPOINT, file=PARTITION_METADATA, position=0, message=str(error)
-                )
+                Problem(kind=Kind.CHECKPOINT, file=PARTITION_METADATA, position=0, message=str(error))
             )
         segments = segment_files(partition)
         for segment in segments:
@@ -270,9 +268,7 @@ class Verifier:
                 told = position
         self._on_bytes(segment.stat().st_size - told)
         report.problems += index.finish(is_newest=is_newest)
-        report.problems += _verify_time_index(
-            segment.with_suffix(".timeindex"), base, report.next_offset
-        )
+        report.problems += _verify_time_index(segment.with_suffix(".timeindex"), base, report.next_offset)
 
     def _judge(self, report: Report, segment: Path, bad: Bad, *, is_newest: bool) -> Problem:
         """Torn, if it ends the newest segment and nothing says that it was ever whole."""
@@ -331,17 +327,13 @@ class _IndexCheck:
 
     def _advance(self) -> None:
         assert self._next is not None
-        if self._next != (0, 0) and not (
-            self._next[0] > self._last[0] and self._next[1] > self._last[1]
-        ):
+        if self._next != (0, 0) and not (self._next[0] > self._last[0] and self._next[1] > self._last[1]):
             self._add("the entries do not rise")
         self._last = max(self._last, self._next)
         self._next = next(self._entries, None)
 
     def _add(self, message: str) -> None:
-        self._problems.append(
-            Problem(kind=Kind.INDEX, file=self._file.name, position=0, message=message)
-        )
+        self._problems.append(Problem(kind=Kind.INDEX, file=self._file.name, position=0, message=message))
 
 
 def _verify_batch(segment: Path, batch: Batch, expected: Offset, epoch: int) -> Iterator[Problem]:
@@ -357,13 +349,9 @@ def _verify_batch(segment: Path, batch: Batch, expected: Offset, epoch: int) -> 
             f"{header.record_count} records do not fit {header.last_offset_delta + 1} offsets",
         )
     if header.leader_epoch < epoch:
-        yield _corrupt(
-            segment, batch.position, f"epoch {header.leader_epoch} comes after epoch {epoch}"
-        )
+        yield _corrupt(segment, batch.position, f"epoch {header.leader_epoch} comes after epoch {epoch}")
     if header.attributes & CODEC_MASK > Codec.ZSTD:
-        yield _corrupt(
-            segment, batch.position, f"codec {header.attributes & CODEC_MASK} is unknown"
-        )
+        yield _corrupt(segment, batch.position, f"codec {header.attributes & CODEC_MASK} is unknown")
 
 
 def _verify_time_index(file: Path, base: Offset, end: Offset) -> list[Problem]:

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidelog.faces.cli.common import (
-    AsJson,
-    UserError,
-    note,
-    number,
-    plain,
-    print_json,
-    print_table,
-)
+from tidelog.faces.cli.common import AsJson, UserError, note, number, plain, print_json, print_table
 from tidelog.faces.cli.coverage import coverage_document, print_coverage
 
 if TYPE_CHECKING:
@@ -46,57 +38,48 @@ def simulate(
             "--seeds",
             metavar="N",
             min=1,
-            help=f"How many seeds to play; {SEEDS_DEFAULT}, or no limit with --minutes.",
+            help=f"Number of seeds (default {SEEDS_DEFAULT}; unlimited with --minutes).",
         ),
     ] = None,
-    start: Annotated[int, typer.Option("--start", metavar="S", min=0, help="The first seed.")] = 0,
+    start: Annotated[int, typer.Option("--start", metavar="S", min=0, help="First seed.")] = 0,
     minutes: Annotated[
         float | None,
-        typer.Option("--minutes", metavar="M", min=0.01, help="Begin no seed after this time."),
+        typer.Option("--minutes", metavar="M", min=0.01, help="Start no seed after this many minutes."),
     ] = None,
     faults: Annotated[
         str | None,
         typer.Option(
             "--faults",
             metavar="A,B,...",
-            help="Only these kinds, all in every seed; `none` for none, `list` to see them.",
+            help="Enable exactly these faults in every seed; `none` for none, `list` to list them.",
         ),
     ] = None,
     story: Annotated[
-        Story | None,
-        typer.Option(
-            "--story",
-            help="Nodes each alone, one cluster's metadata, its replicas, or its consumer groups; "
-            "or the seed decides.",
-        ),
+        Story | None, typer.Option("--story", help="Story to play (default: the seed decides).")
     ] = None,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Print what happened, line by line.")
-    ] = False,
+    trace: Annotated[bool, typer.Option("--trace", help="Print what happened, line by line.")] = False,
     shrink: Annotated[
-        bool,
-        typer.Option("--shrink", help="Find the fewest faults with which a seed still fails."),
+        bool, typer.Option("--shrink", help="Find the fewest faults that still make a seed fail.")
     ] = False,
     coverage: Annotated[
-        bool,
-        typer.Option("--coverage", help="Tell which requests, verbs and faults the seeds met."),
+        bool, typer.Option("--coverage", help="Report which requests, verbs and faults the seeds exercised.")
     ] = False,
     workers: Annotated[
-        int, typer.Option("--workers", metavar="K", min=1, help="Processes, one core each.")
+        int, typer.Option("--workers", metavar="K", min=1, help="Number of processes; each uses one core.")
     ] = 1,
     as_json: AsJson = False,
 ) -> int:
-    """Run nodes in virtual time under faults, and check what must always hold.
+    """Run clusters in virtual time under faults, and check their invariants.
 
-    A seed decides everything: how many nodes there are, what clients do,
-    which faults come when, how long each message takes. Nodes crash, lose
-    power in the middle of a write, are cut off, paused, and given disks that
-    fill up, stall and fail. Then all is healed, everybody has to get on, and
-    everything acknowledged has to be there.
+    A seed decides everything: the number of nodes, what clients do, which
+    faults happen when, how long each message takes. Nodes crash, lose power
+    in the middle of a write, are partitioned and paused, and their disks
+    fill up, stall and fail. Then all faults end, every node must recover,
+    and every acknowledged write must be there.
 
-    The same seed gives the same history, to the byte; `trace hash` proves it.
-    A violation is printed with the command that shows it again. Exits with 1
-    if there is one.
+    The same seed gives the same history, to the byte; `trace hash` proves
+    it. A violation is printed with the command that reproduces it, and the
+    exit code is 1.
 
     \b
     Examples:
@@ -163,9 +146,7 @@ def _parse_kinds(faults: str) -> list[str]:
     kinds = [kind.strip() for kind in faults.split(",") if kind.strip()]
     for kind in kinds:
         if kind not in EVERY_KIND:
-            raise UserError(
-                f"--faults {kind!r} is no kind of fault; these are: {', '.join(EVERY_KIND)}"
-            )
+            raise UserError(f"--faults {kind!r} is no kind of fault; these are: {', '.join(EVERY_KIND)}")
     return kinds
 
 
@@ -177,11 +158,7 @@ def _print_kinds() -> None:
 
 
 def _shrink(
-    campaign: "Campaign",
-    totals: "Totals",
-    kinds: list[str] | None,
-    story: str | None,
-    progress: "Progress",
+    campaign: "Campaign", totals: "Totals", kinds: list[str] | None, story: str | None, progress: "Progress"
 ) -> None:
     for index, finding in enumerate(totals.findings):
         task = progress.add_task(f"shrinking seed {finding.seed}", total=None)
@@ -191,13 +168,7 @@ def _shrink(
 
 def _progress(*, visible: bool) -> "Progress":
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     return Progress(
         BarColumn(),

@@ -4,6 +4,8 @@ Rule: nobody waits in the dark. Starting Spark takes seconds; standard error say
 (`spark_progress.py`).
 """
 
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,29 +23,39 @@ if TYPE_CHECKING:
 
 Master = Annotated[
     str,
-    typer.Option(
-        "--master", metavar="URL", help="Where Spark runs: local[*], spark://, k8s://, yarn, sc://."
-    ),
+    typer.Option("--master", metavar="URL", help="Spark master: local[*], spark://, k8s://, yarn, sc://."),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
+    typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting as KEY=VALUE; repeatable."),
 ]
 Environment = Annotated[
     str,
-    typer.Option("--environment", metavar="FILE", help="A packed Python for executors elsewhere."),
+    typer.Option(
+        "--environment",
+        metavar="FILE",
+        help="Packed Python environment for executors on other machines (`tidelog pipeline pack`).",
+    ),
 ]
 Report = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="FILE.html", help="Also write a page that stands alone."),
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Also write an HTML report.")
 ]
 
 
 @contextmanager
 def spark_job(
-    name: str, *, master: str, conf: Sequence[str] | None, environment: str, as_json: bool
+    name: str,
+    *,
+    master: str,
+    conf: Sequence[str] | None,
+    environment: str,
+    as_json: bool,
+    stop: threading.Event | None = None,
 ) -> Iterator[tuple["SparkSession", "OnProgress"]]:
-    """A session for one command, and what its job tells its progress to."""
+    """A session for one command, and what its job tells its progress to.
+
+    SIGTERM ends it as Ctrl-C does: what it started ends, too.
+    """
     from tidelog.faces.cli.spark_progress import shown
     from tidelog.spark.session import spark_session
 
@@ -51,8 +63,24 @@ def spark_job(
     with shown(as_json=as_json) as on_progress, warnings.catch_warnings():
         # Whatever pandas is there: our jobs use none.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
-        with spark_session(name, master=master, conf=settings, environment=environment) as session:
+        with (
+            interrupted_by_sigterm(),
+            spark_session(name, master=master, conf=settings, environment=environment, stop=stop) as session,
+        ):
             yield session, on_progress
+
+
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Have SIGTERM do what Ctrl-C does, while inside."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_report(report: Path | None) -> None:

@@ -130,16 +130,21 @@ def shown(*, as_json: bool) -> "Iterator[OnProgress]":
 
     clock = Clock()
     columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24),
-        TextColumn("{task.fields[told]}", markup=False), TimeElapsedColumn(),
-    )  # fmt: skip
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[told]}", markup=False),
+        TimeElapsedColumn(),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(STARTING, total=None, told="")
 
         def on_progress(at: Progress) -> None:
             bar.update(
-                task, description=plain(at.what), completed=at.done, total=at.total or None,
+                task,
+                description=plain(at.what),
+                completed=at.done,
+                total=at.total or None,
                 told=told(at, clock.pace(at)),
-            )  # fmt: skip
+            )
 
         yield on_progress

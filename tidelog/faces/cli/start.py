@@ -9,49 +9,44 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.config import (
-    NodeConfig,
-    flatten,
-    from_environment,
-    node_config,
-)
+from tidelog.config import NodeConfig, flatten, from_environment, node_config
 from tidelog.errors import ConfigError
 from tidelog.faces.cli.common import UserError, key_values, note
 
 
 def start(
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="DIR", help="Where everything is kept.")
-    ] = None,
+    data: Annotated[str | None, typer.Option("--data", metavar="DIR", help="Data directory.")] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Settings as YAML.")
+        Path | None, typer.Option("--config", metavar="FILE", help="YAML file with settings.")
     ] = None,
     node_id: Annotated[
-        int | None, typer.Option("--node-id", metavar="N", help="This node's number.")
+        int | None, typer.Option("--node-id", metavar="N", help="Number of this node in its cluster.")
     ] = None,
     kafka: Annotated[
         str | None,
-        typer.Option("--kafka", metavar="HOST:PORT", help="For Kafka clients; port 0 picks one."),
+        typer.Option(
+            "--kafka", metavar="HOST:PORT", help="Address for Kafka clients; port 0 picks a free one."
+        ),
     ] = None,
     http: Annotated[
         str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="For HTTP clients; '' for none."),
+        typer.Option("--http", metavar="HOST:PORT", help="Address for HTTP clients; '' turns HTTP off."),
     ] = None,
     peer: Annotated[
-        str | None, typer.Option("--peer", metavar="HOST:PORT", help="For other nodes.")
+        str | None,
+        typer.Option("--peer", metavar="HOST:PORT", help="Address for the other nodes of the cluster."),
     ] = None,
     quorum: Annotated[
         str | None,
         typer.Option(
             "--quorum",
             metavar="ID@HOST:PORT,...",
-            help="The 1, 3, 5 or 7 nodes that keep the cluster's metadata, by their --peer "
-            "addresses; the same on every node. A node without it is alone.",
+            help="The 1, 3, 5 or 7 voters, as ID@HOST:PORT of their --peer addresses; the same on each node. "
+            "Without it the node is a cluster of one.",
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; repeatable."),
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another setting; repeatable.")
     ] = None,
 ) -> int:
     """Run one node until Ctrl-C.
@@ -60,7 +55,7 @@ def start(
     can connect.
     Settings come from their defaults, then --config, then the environment
     (TIDELOG_LOG_RETENTION_MS is log.retention.ms), then these options; the
-    later wins.
+    last of these wins.
 
     \b
     Examples:
@@ -69,10 +64,7 @@ def start(
       tidelog start --config node.yaml
     """
     flags: dict[str, object] = dict(key_values(settings or [], "--set"))
-    named = {
-        "data": data, "node.id": node_id, "kafka": kafka, "http": http, "peer": peer,
-        "quorum": quorum,
-    }  # fmt: skip
+    named = {"data": data, "node.id": node_id, "kafka": kafka, "http": http, "peer": peer, "quorum": quorum}
     flags.update((key, value) for key, value in named.items() if value is not None)
     built = build_config(config, os.environ, flags)
     if (Path(built.data) / "cluster.json").exists():
@@ -81,9 +73,7 @@ def start(
             f"{built.data}` (or `make run`), or choose another --data for a single node"
         )
 
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from tidelog.faces import node
 
     return node.run(built, announce=_announce)

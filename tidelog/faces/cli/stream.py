@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog.faces.cli.archive import duration_seconds
-from tidelog.faces.cli.common import (
-    AsJson,
-    UserError,
-    note,
-    number,
-    plain,
-    print_json,
-    print_table,
-)
+from tidelog.faces.cli.common import AsJson, UserError, note, number, plain, print_json, print_table
 from tidelog.faces.cli.over_http import (
     DEFAULT_HTTP,
     AsLines,
@@ -34,11 +26,10 @@ if TYPE_CHECKING:
     from tidelog.client import RoomEvent
 
 app = typer.Typer(
-    help="Streams: rooms whose events are remembered, and heard from any point on.",
-    no_args_is_help=True,
+    help="Rooms: streams of events with a history, read from any point on.", no_args_is_help=True
 )
 
-Room = Annotated[str, typer.Argument(metavar="ROOM", callback=not_empty, help="The room.")]
+Room = Annotated[str, typer.Argument(metavar="ROOM", callback=not_empty, help="Name of the room.")]
 
 
 @app.command("list")
@@ -65,16 +56,15 @@ def list_rooms(http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
 def create(
     room: Room,
     retention: Annotated[
-        str, typer.Option("--retention", metavar="T", help="Remember events for: 30m, 24h, 7d.")
+        str, typer.Option("--retention", metavar="T", help="Keep events for: 30m, 24h, 7d.")
     ] = "",
     retention_events: Annotated[
-        int | None,
-        typer.Option("--retention-events", metavar="N", min=1, help="Remember the last N events."),
+        int | None, typer.Option("--retention-events", metavar="N", min=1, help="Keep the last N events.")
     ] = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Make a room, which its first event does, too; one that is there stays as it is.
+    """Create a room; an existing one stays as it is. The first event creates it, too.
 
     \b
     Examples:
@@ -92,7 +82,7 @@ def create(
 
 @app.command("describe")
 def describe(room: Room, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
-    """Show how long a room's history is, and how many listen.
+    """Show the length of a room's history, and its number of listeners.
 
     \b
     Examples:
@@ -111,17 +101,16 @@ def describe(room: Room, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> 
 def publish(
     room: Room,
     data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="JSON, or else text; - reads it from standard input."),
+        str, typer.Argument(metavar="DATA", help="JSON, or else text; - reads it from standard input.")
     ],
     event: Annotated[
-        str, typer.Option("--event", metavar="NAME", help="What happened; message by default.")
+        str, typer.Option("--event", metavar="NAME", help="Type of the event (default: message).")
     ] = "message",
     as_text: AsText = False,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Tell a room of an event, which it remembers.
+    """Publish an event in a room.
 
     \b
     Examples:
@@ -141,15 +130,15 @@ def publish(
 def history(
     room: Room,
     start: Annotated[
-        str, typer.Option("--from", metavar="earliest|ID", help="The first event that is wanted.")
+        str, typer.Option("--from", metavar="earliest|ID", help="First event to print.")
     ] = "earliest",
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Up to N events; 100.")
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="Print up to N events (default 100).")
     ] = 100,
     http: Http = DEFAULT_HTTP,
     as_json: AsJson = False,
 ) -> None:
-    """Print what happened in a room.
+    """Print past events of a room.
 
     \b
     Examples:
@@ -160,18 +149,13 @@ def history(
     if start != "earliest" and not (start.isascii() and start.isdecimal()):
         raise UserError(f"--from is {start!r}; it must be earliest, or the id of an event")
     with open_client(http, missing=_missing(room)) as client:
-        found = client.room(room).history(
-            "earliest" if start == "earliest" else int(start), limit=limit
-        )
+        found = client.room(room).history("earliest" if start == "earliest" else int(start), limit=limit)
     if as_json:
         print_json({"events": [_document(one) for one in found.events], "next": found.next})
     elif not found.events:
         note(f"{room} has no events from there on; the next one is {found.next}")
     else:
-        print_table(
-            ["id#", "event", "data"],
-            [(one.id, one.event, short(one.data)) for one in found.events],
-        )
+        print_table(["id#", "event", "data"], [(one.id, one.event, short(one.data)) for one in found.events])
 
 
 @app.command("subscribe")
@@ -180,8 +164,9 @@ def subscribe(
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="latest|earliest|ID|CURSOR",
-            help="From what comes next, from the oldest, from an event on, or after one.",
+            "--from",
+            metavar="latest|earliest|ID|CURSOR",
+            help="Start with the next event, with the oldest, or at or after a given one.",
         ),
     ] = "latest",
     count_max: Annotated[
@@ -189,10 +174,10 @@ def subscribe(
     ] = None,
     http: Http = DEFAULT_HTTP,
     as_json: AsLines = False,
-) -> None:  # fmt: skip
+) -> None:
     """Print the events of a room as they happen: id, event, data.
 
-    A node that goes away is no end: it goes on at another, where it was.
+    If its node is lost, the command continues at another one without a gap.
     Ctrl-C stops it.
 
     \b
@@ -214,9 +199,7 @@ def subscribe(
 
 
 @app.command("delete")
-def delete(
-    room: Room, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False
-) -> None:
+def delete(room: Room, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
     """Delete a room with its history.
 
     \b
@@ -224,10 +207,7 @@ def delete(
       tidelog stream delete lobby
       tidelog stream delete lobby --yes
     """
-    confirm(
-        f"Delete {plain(room)} and its history?", yes=yes,
-        refusal=f"deleting {room!r} cannot be undone",
-    )  # fmt: skip
+    confirm(f"Delete {plain(room)} and its history?", yes=yes, refusal=f"deleting {room!r} cannot be undone")
     with open_client(http) as client:
         if not client.room(room).delete():
             raise UserError(f"there is no room {room!r}; `tidelog stream list` shows them")

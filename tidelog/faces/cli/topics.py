@@ -1,7 +1,7 @@
 """`tidelog topics`: create, list, describe, alter, delete."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -17,37 +17,46 @@ from tidelog.faces.cli.common import (
     print_table,
     run,
 )
-from tidelog.faces.cli.configs import DryRun, show_changes
+from tidelog.faces.cli.completing import topic_names
+from tidelog.faces.cli.configs import DryRun, settings_of, show_changes
 
 if TYPE_CHECKING:
     from tidelog.client.cluster import TopicInfo
     from tidelog.client.kafka import OffsetFound
-    from tidelog.client.settings import Change
 
 TOPIC_ALREADY_EXISTS = 36
+KEYS_MOVE: Final = (
+    "keys will map to other partitions: a key's new records may go to another "
+    "partition than its old ones, so their order is kept only within each"
+)
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.", autocompletion=topic_names)]
 
 
 @app.command("create")
 def create(
-    name: Name,
+    name: NewName,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", metavar="P", min=1, help="How many; the cluster's default."),
+        typer.Option(
+            "--partitions", metavar="P", min=1, help="Number of partitions (default: the cluster's)."
+        ),
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option("--replication", metavar="R", min=1, help="Copies; the cluster's default."),
+        typer.Option(
+            "--replication", metavar="R", min=1, help="Replicas of each partition (default: the cluster's)."
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", metavar="KEY=VALUE", help="A topic's setting; repeatable."),
+        typer.Option("--config", metavar="KEY=VALUE", help="Topic setting as KEY=VALUE; repeatable."),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if the topic is there already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -68,10 +77,7 @@ def create(
         async with KafkaClient(bootstrap) as client:
             try:
                 topic = await client.create_topic(
-                    name,
-                    partitions=partitions or -1,
-                    replication=replication or -1,
-                    configs=configs,
+                    name, partitions=partitions or -1, replication=replication or -1, configs=configs
                 )
             except Refused as error:
                 if not (if_not_exists and error.code == TOPIC_ALREADY_EXISTS):
@@ -90,9 +96,7 @@ def create(
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Show the cluster's own topics, too.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also list internal topics.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -112,10 +116,7 @@ def list_topics(
     else:
         print_table(
             ["topic", "partitions#", "replication#", "id"],
-            [
-                (topic.name, len(topic.partitions), _replication(topic), _id(topic))
-                for topic in topics
-            ],
+            [(topic.name, len(topic.partitions), _replication(topic), _id(topic)) for topic in topics],
         )
 
 
@@ -160,22 +161,21 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
 def alter(
     name: Name,
     partitions: Annotated[
-        int | None,
-        typer.Option("--partitions", metavar="P", min=1, help="Grow to so many."),
+        int | None, typer.Option("--partitions", metavar="P", min=1, help="New number of partitions.")
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", metavar="KEY=VALUE", help="Set a setting; repeatable."),
+        typer.Option("--config", metavar="KEY=VALUE", help="Topic setting as KEY=VALUE; repeatable."),
     ] = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Back to its default; repeatable."),
+        typer.Option("--delete-config", metavar="KEY", help="Setting to reset to its default; repeatable."),
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Grow a topic, or change its settings.
+    """Add partitions to a topic, or change its settings.
 
     \b
     Examples:
@@ -190,34 +190,35 @@ def alter(
     if partitions is None and not wanted:
         raise UserError("say what to change: --partitions, --config or --delete-config")
 
-    async def work() -> "list[Change]":
-        from tidelog.client.admin import AdminClient, Resource
-        from tidelog.client.settings import Change, config_changes, plan_changes
+    async def work() -> tuple[list[dict[str, Any]], list[str]]:
+        from tidelog.client.kafka import KafkaClient
 
-        async with AdminClient(bootstrap) as client:
-            topic = await client.topic(name)
-            changes = []
+        async with KafkaClient(bootstrap) as client:
+            before = len((await client.topic(name)).partitions)
+            changes, warnings = [], []
             # All is checked before any is done, and what can be undone is done first.
             if partitions is not None:
                 await client.create_partitions(name, partitions, validate_only=True)
-                before = str(len(topic.partitions))
-                changes.append(Change(name="partitions", before=before, after=str(partitions)))
+                changes.append({"name": "partitions", "before": str(before), "after": str(partitions)})
+                warnings += [KEYS_MOVE] if before != partitions else []
             if wanted:
-                changes += await plan_changes(client, Resource.TOPIC, name, wanted)
-            if wanted and not dry_run:
-                await client.alter_configs(Resource.TOPIC, name, config_changes(wanted))
+                settings = settings_of(wanted)
+                asked = {"topic": name, "settings": settings, "dry_run": dry_run}
+                found = await client.perform("configs.change_topic", **asked)
+                changes += found["changes"]
+                warnings += found["warnings"]
             if partitions is not None and not dry_run:
                 await client.create_partitions(name, partitions)
-            return changes
+            return changes, warnings
 
-    changes = run(work())
-    show_changes({"name": name}, changes, dry_run=dry_run, as_json=as_json)
+    changes, warnings = run(work())
+    show_changes({"name": name}, changes, warnings, dry_run=dry_run, as_json=as_json)
 
 
 @app.command("delete")
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:

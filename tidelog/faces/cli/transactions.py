@@ -2,38 +2,34 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from tidelog.faces.cli.common import (
     DEFAULT_BOOTSTRAP,
+    PAGE,
     AsJson,
     Bootstrap,
     UserError,
     note,
+    pages,
+    perform,
     plain,
     print_json,
     print_table,
     run,
 )
-from tidelog.faces.cli.group_offsets import NOTHING, Yes
+from tidelog.faces.cli.group_offsets import NOTHING, Yes, cell
 
-if TYPE_CHECKING:
-    from tidelog.client.transactions import (
-        Hanging,
-        ListedTransaction,
-        OpenTransaction,
-        TransactionInfo,
-    )
-    from tidelog.model import TopicPartition
+OPEN_STATES: Final = ("Ongoing", "PrepareAbort", "PrepareEpochFence")
+"""In which a transaction can be aborted."""
 
 app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help=True)
 
-TransactionalId = Annotated[
-    str, typer.Argument(metavar="ID", help="The transactional.id of the producer.")
-]
+TransactionalId = Annotated[str, typer.Argument(metavar="ID", help="The transactional.id of the producer.")]
 
 
 class State(StrEnum):
@@ -54,14 +50,14 @@ class State(StrEnum):
 def list_transactions(
     state: Annotated[
         list[State] | None,
-        typer.Option("--state", case_sensitive=False, help="Only those in this state; repeatable."),
+        typer.Option("--state", case_sensitive=False, help="List only ids in this state; repeatable."),
     ] = None,
     hanging: Annotated[
         bool,
         typer.Option(
             "--hanging",
-            help="Only those open for longer than their timeout, and what partitions hold open "
-            "that no coordinator knows of.",
+            help="List only transactions open for longer than their timeout, and orphans, which no "
+            "coordinator knows.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -69,8 +65,8 @@ def list_transactions(
 ) -> None:
     """List the transactional ids of the cluster.
 
-    A hanging transaction keeps readers of committed records from going on
-    in its partitions. `tidelog transactions abort` ends it.
+    A hanging transaction blocks readers of committed records in its
+    partitions. `tidelog transactions abort` ends it.
 
     \b
     Examples:
@@ -84,84 +80,60 @@ def list_transactions(
         _list_hanging(bootstrap, as_json=as_json)
         return
 
-    async def work() -> "list[ListedTransaction]":
-        from tidelog.client.transactions import TransactionsClient
-
-        async with TransactionsClient(bootstrap) as client:
-            return await client.list_transactions(state or ())
-
-    found = run(work())
+    listed = pages(bootstrap, "transactions.list", "transactions")["transactions"]
+    found = [one for one in listed if not state or one["state"] in state]
     if as_json:
-        print_json(
-            {
-                "transactions": [
-                    {
-                        "transactional_id": one.transactional_id,
-                        "state": one.state,
-                        "producer_id": one.producer_id,
-                        "coordinator": one.coordinator,
-                    }
-                    for one in found
-                ]
-            }
-        )
+        print_json({"transactions": found})
     elif not found:
         note("no transaction is in that state" if state else "there are no transactional ids yet")
     else:
         print_table(
             ["transactional id", "state", "producer#", "coordinator#"],
-            [(one.transactional_id, one.state, one.producer_id, one.coordinator) for one in found],
+            [
+                (one["transactional_id"], one["state"], one["producer_id"], one["coordinator"])
+                for one in found
+            ],
         )
 
 
 def _list_hanging(bootstrap: str, *, as_json: bool) -> None:
-    async def work() -> "Hanging":
-        from tidelog.client.transactions import TransactionsClient, find_hanging
-
-        async with TransactionsClient(bootstrap) as client:
-            return await find_hanging(client, _now_ms)
-
-    found = run(work())
-    overdue, lost = found.overdue, found.orphans
-    now_ms = _now_ms()
+    overdue, orphans = run(_hanging(bootstrap))
     if as_json:
-        print_json(
-            {
-                "transactions": [_document(info, now_ms) for info in overdue],
-                "orphans": [_orphan(one) for one in lost],
-            }
-        )
+        places = [[_place(place) for place in one["partitions"]] for one in overdue]
+        shown = [{**one, "partitions": some} for one, some in zip(overdue, places, strict=True)]
+        print_json({"transactions": shown, "orphans": orphans})
         return
-    if not overdue and not lost:
+    if not overdue and not orphans:
         note("no transaction hangs")
     if overdue:
         print_table(
             ["transactional id", "state", "open for", "timeout", "partitions#"],
             [
                 (
-                    info.transactional_id,
-                    info.state,
-                    _span(info.age_ms(now_ms)),
-                    _span(info.timeout_ms),
-                    len(info.places),
+                    one["transactional_id"],
+                    one["state"],
+                    _span(one["age_ms"]),
+                    _span(one["timeout_ms"]),
+                    len(one["partitions"]),
                 )
-                for info in overdue
+                for one in overdue
             ],
         )
         note("end one with `tidelog transactions abort ID`, which fences its producer")
-    if lost:
+    if orphans:
+        now_ms = _now_ms()
         print_table(
             ["topic", "partition#", "producer#", "epoch#", "first offset#", "last written"],
             [
                 (
-                    one.place.topic,
-                    one.place.partition,
-                    one.producer_id,
-                    one.producer_epoch,
-                    one.first_offset,
-                    f"{_span(now_ms - one.last_timestamp_ms)} ago",
+                    one["topic"],
+                    one["partition"],
+                    one["producer_id"],
+                    one["producer_epoch"],
+                    one["first_offset"],
+                    f"{_span(now_ms - one['last_timestamp_ms'])} ago",
                 )
-                for one in lost
+                for one in orphans
             ],
         )
         note(
@@ -170,16 +142,30 @@ def _list_hanging(bootstrap: str, *, as_json: bool) -> None:
         )
 
 
+async def _hanging(bootstrap: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What is open for longer than its timeout, described; and orphans."""
+    from tidelog.client.cluster import Refused
+    from tidelog.client.kafka import KafkaClient
+
+    async with KafkaClient(bootstrap) as client:
+        found = await client.perform("transactions.list", hanging=True, limit=PAGE)
+        overdue = []
+        for one in found["transactions"]:
+            try:
+                overdue.append(await client.perform("transactions.describe", id=one["transactional_id"]))
+            except Refused:
+                continue  # it has ended since
+    return overdue, found["orphans"]
+
+
 @app.command("describe")
 def describe(
-    transactional_id: TransactionalId,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    as_json: AsJson = False,
+    transactional_id: TransactionalId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
-    """Show a transactional id: its producer, and the transaction that it is in.
+    """Show a transactional id: its producer and its present transaction.
 
-    For each partition of an open transaction, its first offset is where
-    readers of committed records wait.
+    Readers of committed records wait at the first offset of the open
+    transaction in each partition.
 
     \b
     Examples:
@@ -187,52 +173,21 @@ def describe(
       tidelog transactions describe billing-1 --json | jq .age_ms
     """
 
-    async def work() -> "tuple[TransactionInfo, dict[TopicPartition, OpenTransaction]]":
-        from tidelog.client.transactions import TransactionsClient
-
-        async with TransactionsClient(bootstrap) as client:
-            info = await client.describe_transaction(transactional_id)
-            opened = await client.open_transactions(info.places) if info.places else []
-            return info, {
-                one.place: one for one in opened if one.producer_id == info.producer_id
-            }  # fmt: skip
-
-    info, opened = run(work())
-    now_ms = _now_ms()
+    found = perform(bootstrap, "transactions.describe", id=transactional_id)
     if as_json:
-        print_json(
-            {
-                **_document(info, now_ms),
-                "partitions": [
-                    {
-                        "topic": place.topic,
-                        "partition": place.partition,
-                        "first_offset": opened[place].first_offset if place in opened else None,
-                    }
-                    for place in info.places
-                ],
-            }
-        )
+        print_json(found)
         return
-    age_ms = info.age_ms(now_ms)
-    since = "" if age_ms is None else f", open for {_span(age_ms)}"
-    overdue = " (overdue)" if info.is_overdue(now_ms) else ""
+    since = "" if found["age_ms"] is None else f", open for {_span(found['age_ms'])}"
+    overdue = " (overdue)" if found["overdue"] else ""
     print(
-        f"{plain(info.transactional_id)}  {plain(info.state)}{since}{overdue}, "
-        f"timeout {_span(info.timeout_ms)}, producer {info.producer_id} "
-        f"epoch {info.producer_epoch}, coordinator {info.coordinator}"
+        f"{plain(found['transactional_id'])}  {plain(found['state'])}{since}{overdue}, "
+        f"timeout {_span(found['timeout_ms'])}, producer {found['producer_id']} "
+        f"epoch {found['producer_epoch']}, coordinator {found['coordinator']}"
     )
-    if info.places:
+    if found["partitions"]:
         print_table(
             ["topic", "partition#", "first offset#"],
-            [
-                (
-                    place.topic,
-                    place.partition,
-                    opened[place].first_offset if place in opened else NOTHING,
-                )
-                for place in info.places
-            ],
+            [(one["topic"], one["partition"], cell(one["first_offset"])) for one in found["partitions"]],
         )
     else:
         note("no partition is in it")
@@ -248,7 +203,7 @@ def abort(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Abort an open transaction. Its producer is fenced: it fails, and must begin anew.
+    """Abort an open transaction. Its producer is fenced and fails.
 
     \b
     Examples:
@@ -256,48 +211,27 @@ def abort(
       tidelog transactions abort billing-1 --yes --json
     """
 
-    async def look() -> "TransactionInfo":
-        from tidelog.client.transactions import TransactionsClient, require_abortable
-
-        async with TransactionsClient(bootstrap) as client:
-            info = await client.describe_transaction(transactional_id)
-            require_abortable(info)
-            return info
-
-    info = run(look())
-    if not yes:
-        _confirm(info)
-
-    async def work() -> Any:
-        from tidelog.client.transactions import TransactionsClient
-
-        async with TransactionsClient(bootstrap) as client:
-            return await client.abort_transaction(transactional_id, timeout_ms=info.timeout_ms)
-
-    fenced = run(work())
+    found = perform(bootstrap, "transactions.describe", id=transactional_id)
+    if not yes and found["state"] in OPEN_STATES:  # else it is refused, which says why
+        _confirm(found)
+    done = perform(bootstrap, "transactions.abort", id=transactional_id)
     if as_json:
-        print_json(
-            {
-                "transactional_id": transactional_id,
-                "aborted": True,
-                "producer_id": fenced.producer_id,
-                "producer_epoch": fenced.producer_epoch,
-            }
-        )
+        print_json(done)
     else:
-        print(f"{plain(transactional_id)} aborted in {_counted(info)}, and its producer fenced")
+        print(f"{plain(transactional_id)} aborted in {_counted(found)}, and its producer fenced")
 
 
 @app.command("abort-orphans")
 def abort_orphans(
     yes: Yes = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
 ) -> None:
-    """Abort what is open in partitions and known to no coordinator.
+    """Abort orphans: open transactions that no coordinator knows.
 
-    Such is left when disks lose the end of a transaction that its coordinator
-    has told: with durability=replicated by a power cut on all replicas, or by
-    an unclean election. Readers of committed records wait there for ever.
-    Whether it was committed elsewhere nobody knows here any more.
+    Orphans are left when a partition loses the marker that ended a
+    transaction: with durability=replicated by a power failure of all
+    replicas, or by an unclean election. They block readers of committed
+    records. It is not known whether the transaction was committed in other
+    partitions.
 
     \b
     Examples:
@@ -305,36 +239,23 @@ def abort_orphans(
       tidelog transactions abort-orphans --yes
     """
 
-    async def look() -> "list[OpenTransaction]":
-        from tidelog.client.transactions import TransactionsClient, find_hanging
-
-        async with TransactionsClient(bootstrap) as client:
-            return (await find_hanging(client, _now_ms)).orphans
-
-    orphans = run(look())
+    orphans = perform(bootstrap, "transactions.list", hanging=True, limit=PAGE)["orphans"]
     if orphans and not yes:
         _confirm_orphans(orphans)
-
-    async def work() -> None:
-        from tidelog.client.transactions import TransactionsClient
-
-        async with TransactionsClient(bootstrap) as client:
-            for orphan in orphans:
-                await client.abort_orphan(orphan)
-
-    if orphans:
-        run(work())
+    for one in orphans:
+        asked = {key: one[key] for key in ("topic", "partition", "producer_id", "producer_epoch")}
+        perform(bootstrap, "transactions.abort_orphan", **asked)
     if as_json:
-        print_json({"aborted": [_orphan(one) for one in orphans]})
+        print_json({"aborted": orphans})
     elif not orphans:
         note("there are none")
     for one in [] if as_json else orphans:
-        print(f"producer {one.producer_id} aborted in {plain(str(one.place))}")
+        print(f"producer {one['producer_id']} aborted in {plain(_name(one))}")
 
 
-def _confirm_orphans(orphans: "list[OpenTransaction]") -> None:
+def _confirm_orphans(orphans: Sequence[dict[str, Any]]) -> None:
     for one in orphans:
-        note(f"  producer {one.producer_id} in {one.place}, from offset {one.first_offset} on")
+        note(f"  producer {one['producer_id']} in {_name(one)}, from offset {one['first_offset']} on")
     what = f"{len(orphans)} open transaction{'s' * (len(orphans) != 1)}"
     if not sys.stdin.isatty():
         raise UserError(
@@ -344,17 +265,17 @@ def _confirm_orphans(orphans: "list[OpenTransaction]") -> None:
         raise UserError("nothing was aborted")
 
 
-def _confirm(info: "TransactionInfo") -> None:
+def _confirm(found: dict[str, Any]) -> None:
     """Show what would be ended, and ask."""
+    name = found["transactional_id"]
     if not sys.stdin.isatty():
         raise UserError(
-            f"aborting {info.transactional_id!r} discards what it wrote to {_counted(info)} and "
+            f"aborting {name!r} discards what it wrote to {_counted(found)} and "
             "fences its producer; add --yes if you mean it"
         )
-    for place in info.places:
-        note(f"  {place}")
-    name = plain(info.transactional_id)
-    if not typer.confirm(f"Abort {name} in {_counted(info)} and fence its producer?", err=True):
+    for one in found["partitions"]:
+        note(f"  {_name(one)}")
+    if not typer.confirm(f"Abort {plain(name)} in {_counted(found)} and fence its producer?", err=True):
         raise UserError("nothing was aborted")
 
 
@@ -365,37 +286,17 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _counted(info: "TransactionInfo") -> str:
-    count = len(info.places)
+def _counted(found: dict[str, Any]) -> str:
+    count = len(found["partitions"])
     return f"{count} partition{'s' * (count != 1)}"
 
 
-def _orphan(one: "OpenTransaction") -> dict[str, Any]:
-    return {
-        "topic": one.place.topic,
-        "partition": one.place.partition,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "first_offset": one.first_offset,
-        "last_timestamp_ms": one.last_timestamp_ms,
-    }
+def _place(one: dict[str, Any]) -> dict[str, Any]:
+    return {"topic": one["topic"], "partition": one["partition"]}
 
 
-def _document(info: "TransactionInfo", now_ms: int) -> dict[str, Any]:
-    return {
-        "transactional_id": info.transactional_id,
-        "state": info.state,
-        "producer_id": info.producer_id,
-        "producer_epoch": info.producer_epoch,
-        "timeout_ms": info.timeout_ms,
-        "started_ms": info.started_ms,
-        "age_ms": info.age_ms(now_ms),
-        "overdue": info.is_overdue(now_ms),
-        "coordinator": info.coordinator,
-        "partitions": [
-            {"topic": place.topic, "partition": place.partition} for place in info.places
-        ],
-    }
+def _name(one: dict[str, Any]) -> str:
+    return f"{one['topic']}-{one['partition']}"
 
 
 def _span(milliseconds: int | None) -> str:

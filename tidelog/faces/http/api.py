@@ -14,9 +14,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
+from tidelog.faces.http.edge.messages import Head, Request, Response
 from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.problems import Problem
 
@@ -81,7 +80,7 @@ class Operation:
     method: str
     """`WS` for a WebSocket (`sockets.py`)."""
     path: str
-    """As Starlette writes it: `/v1/topics/{topic}/partitions/{partition:int}`."""
+    """As `edge.routes` reads it: `/v1/topics/{topic}/partitions/{partition:int}`."""
     handler: Handler
     summary: str
     tag: str
@@ -99,6 +98,10 @@ class Operation:
     """Statuses beyond those that any operation may have, and when they are given."""
     needs_cluster: bool = True
     """Whether it is refused with 503 until the node has found its quorum."""
+    name: str = ""
+    """What it is called in the description; by default after its handler."""
+    verb: str | None = None
+    """Its row in the table of verbs, if it has one."""
     is_hidden: bool = False
     """Left out of the description: what older programs ask for, and are told what replaced it."""
 
@@ -113,14 +116,19 @@ class Call:
     __slots__ = ("_kept", "body", "node", "operation", "params", "path", "request")
 
     def __init__(
-        self, node: "Node", operation: Operation, request: Request, kept: dict[Any, Any]
+        self,
+        node: "Node",
+        operation: Operation,
+        request: Request,
+        takes: frozenset[str],
+        kept: dict[Any, Any],
     ) -> None:
         self._kept = kept
         self.node = node
         self.operation = operation
         self.request = request
-        self.path: dict[str, Any] = request.path_params
-        self.params = read_params(operation, request)
+        self.path = request.path_params
+        self.params = read_params(operation, request, takes)
         self.body: Any = None
 
     @property
@@ -129,8 +137,7 @@ class Call:
 
     @property
     def request_id(self) -> str:
-        found: str = self.request.scope["request_id"]
-        return found
+        return self.request.request_id
 
     def keep(self, make: "Callable[[Broker], T]") -> T:
         """What the face keeps of one kind while the node runs; made when it is first needed."""
@@ -144,10 +151,9 @@ class Call:
         return self.params[name]
 
 
-def read_params(operation: Operation, request: Request) -> dict[str, Any]:
+def read_params(operation: Operation, request: Head, takes: frozenset[str]) -> dict[str, Any]:
     """Every parameter that the operation takes; Problem for one that it does not."""
-    query: Mapping[str, str] = request.query_params if request.scope["query_string"] else {}
-    takes = operation.takes if query else frozenset()
+    query = request.query_params
     for name in query:
         if name not in takes:
             near = get_close_matches(name, takes, 1)
@@ -155,28 +161,25 @@ def read_params(operation: Operation, request: Request) -> dict[str, Any]:
             hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {known}"
             raise Problem(400, f"{operation.path} takes no parameter {name!r}{hint}")
     found: dict[str, Any] = {}
+    headers = request.headers
     for param in operation.params:
-        text = request.headers.get(param.name) if param.is_header else query.get(param.name)
-        found[param.name] = param.default if text is None else param.parse(text)
+        name = param.name
+        text = headers.get(name) if param.is_header else query.get(name)
+        found[name] = param.default if text is None else param.parse(text)
     return found
 
 
 def content_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    found: str = request.headers.get("content-type", "")
+    return found if found == JSON else found.partition(";")[0].strip().lower()
 
 
-async def read_body(request: Request, kind: Any) -> Any:
+def decode_body(body: bytes, kind: Any, decoder: "msgspec.json.Decoder[Any] | None" = None) -> Any:
     """The JSON body as `kind`; Problem if it is something else."""
-    if content_type(request) != JSON:
-        raise Problem(415, f"send a body of content-type {JSON}; {{}} will do where it is optional")
-    return decode_body(await request.body(), kind)
-
-
-def decode_body(body: bytes, kind: Any) -> Any:
     try:
         if not body.isascii():
             body.decode()  # what is kept as it was sent is not looked at otherwise
-        return msgspec.json.decode(body, type=kind)
+        return (decoder or msgspec.json.Decoder(kind)).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         what = "the body must be JSON"
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -188,30 +191,30 @@ def decode_body(body: bytes, kind: Any) -> Any:
 def require_cluster(node: "Node", operation: Operation) -> None:
     """Problem if the operation needs a cluster and the node has not found it yet."""
     if operation.needs_cluster and node.broker.quorum is None:
-        raise Problem(
-            503, why_not_ready(node) or "", headers={"retry-after": UNREADY_RETRY_SECONDS}
-        )
+        raise Problem(503, why_not_ready(node) or "", headers={"retry-after": UNREADY_RETRY_SECONDS})
 
 
 def endpoint(
     node: "Node", operation: Operation, kept: dict[Any, Any]
 ) -> Callable[[Request], Awaitable[Response]]:
-    """What Starlette calls for this operation."""
+    """What serves this operation."""
+    handler, status, kind, takes = operation.handler, operation.status, operation.body, operation.takes
+    decoder = None if kind is None else msgspec.json.Decoder(kind)
 
     async def serve(request: Request) -> Response:
         require_cluster(node, operation)
-        call = Call(node, operation, request, kept)
-        if operation.body is not None and not (
-            operation.raw_body and content_type(request) in operation.raw_body
-        ):
-            call.body = await read_body(request, operation.body)
-        found = await operation.handler(call)
-        return found if isinstance(found, Response) else json_answer(found, operation.status)
+        call = Call(node, operation, request, takes, kept)
+        if decoder is not None:
+            sent = content_type(request)
+            if sent == JSON:
+                call.body = decode_body(await request.body(), kind, decoder)
+            elif sent not in operation.raw_body:
+                raise Problem(415, f"send a body of content-type {JSON}; {{}} will do where it is optional")
+        found = await handler(call)
+        return found if isinstance(found, Response) else json_answer(found, status)
 
     return serve
 
 
-def json_answer(
-    document: object, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
+def json_answer(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(_encode(document), status, headers=headers, media_type=JSON)

@@ -13,12 +13,13 @@ import asyncio
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import Response
 
 from tidelog.broker.broker import Broker
 from tidelog.controller.image import PartitionImage, TopicImage
 from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.edge.messages import Response
 from tidelog.model import NO_NODE, NodeId, Offset
+from tidelog.operators.brokers import brokers_of
 
 SLICE: Final = 100
 """Partitions between two breaths: a third of a millisecond."""
@@ -41,10 +42,14 @@ TOPICS: Final = Param(name="topics", doc="Names between commas; empty for none. 
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/v1/cluster", handler=get_cluster, tag="cluster", params=(TOPICS,),
-        summary="Brokers, quorum, and every partition as this node knows it.",
+        method="GET",
+        path="/v1/cluster",
+        handler=get_cluster,
+        tag="cluster",
+        params=(TOPICS,),
+        summary="Describe brokers, quorum and every partition, as this node knows them.",
     ),
-)  # fmt: skip
+)
 
 
 class ClusterView:
@@ -72,9 +77,11 @@ class ClusterView:
 async def _document(broker: Broker, wanted: frozenset[str] | None) -> bytes:
     leader = broker.member.quorum.raft.leader
     head = {
-        "brokers": brokers_of(broker), "controller": leader, "quorum": _quorum(broker),
+        "brokers": brokers_of(broker),
+        "controller": leader,
+        "quorum": _quorum(broker),
         "peers": _peers(broker),
-    }  # fmt: skip
+    }
     parts = [_encode(head)[:-1], b',"topics":[']
     in_slice = 0
     comma = b""
@@ -99,69 +106,25 @@ async def _document(broker: Broker, wanted: frozenset[str] | None) -> bytes:
     return b"".join(parts)
 
 
-class BrokerShown(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker as the cluster knows it."""
-
-    id: int
-    kafka: str
-    http: str | None
-    peer: str | None
-    rack: str | None
-    fenced: bool
-    shutting_down: bool
-    cordoned: bool
-    broker_epoch: int
-    disk_full: bool | None
-    """Whether its disk is full, as far as this node knows."""
-    out_of_files: bool | None
-    """Whether it can open no more files, likewise."""
-    leads: int
-    holds: int
-
-
-def brokers_of(broker: Broker) -> list[BrokerShown]:
-    """Every broker that the cluster knows, fenced ones too, by id."""
-    image = broker.image
-    return [
-        BrokerShown(
-            id=node, kafka=str(known.kafka), http=_text(known.http),
-            peer=str(known.peer) if known.peer.port else None, rack=known.rack,
-            fenced=known.fenced, shutting_down=known.shutting_down,
-            cordoned=image.is_cordoned(node), broker_epoch=known.broker_epoch,
-            disk_full=is_full, out_of_files=lacks_files,
-            leads=len(image.led.get(node, ())), holds=len(image.held.get(node, ())),
-        )
-        for node, known in sorted(image.brokers.items())
-        for is_full, lacks_files in (_shortages(broker, node),)
-    ]  # fmt: skip
-
-
-def _shortages(broker: Broker, node: NodeId) -> tuple[bool | None, bool | None]:
-    """Whether its disk is full, and whether it can open no more files; None if nobody said."""
-    if node == broker.node_id:
-        return broker.room.is_full, broker.room.lacks_files
-    reports = broker.controller.controller.reports
-    if reports.age(node, broker.host.clock.monotonic()) is None:
-        return None, None
-    lacks_files = reports.lacks_files(node)
-    return reports.is_full(node) and not lacks_files, lacks_files
-
-
 def _peers(broker: Broker) -> list[dict[str, Any]]:
     """This node's ways to the others, and what failed on them."""
     now = broker.host.clock.monotonic()
-    failures = broker.fetching.failures()
+    failures = broker.replication.fetching.failures()
     return [
         {
-            "id": node, "state": status.state.value,
-            "state_ms": round((now - status.since) * 1000), "attempts": status.attempts,
-            "failures": status.failures, "times_opened": status.times_opened,
+            "id": node,
+            "state": status.state.value,
+            "state_ms": round((now - status.since) * 1000),
+            "attempts": status.attempts,
+            "failures": status.failures,
+            "times_opened": status.times_opened,
             "connections_lost": status.connections_lost,
             "requests_failed": status.requests_failed,
-            "replication_failures": failures.get(node, 0), "last_error": status.last_error,
+            "replication_failures": failures.get(node, 0),
+            "last_error": status.last_error,
         }
         for node, status in broker.member.hub.peers().items()
-    ]  # fmt: skip
+    ]
 
 
 def _quorum(broker: Broker) -> dict[str, Any]:
@@ -176,17 +139,22 @@ def _quorum(broker: Broker) -> dict[str, Any]:
         is_leader = node == raft.leader
         fetched = None if copy is None or is_leader else copy.fetched_at
         return {
-            "id": node, "peer": peer, "end": None if copy is None else copy.synced_end,
+            "id": node,
+            "peer": peer,
+            "end": None if copy is None else copy.synced_end,
             "lag": None if copy is None else max(end - copy.synced_end, 0),
             "fetched_ms_ago": None if fetched is None else round((now - fetched) * 1000),
-        }  # fmt: skip
+        }
 
     voters = [described(v.key.id, f"{v.host}:{v.port}", v.key) for v in raft.voters]
     observers = [described(k.id, None, k) for k, copy in known.items() if not copy.votes]
     return {
-        "leader": raft.leader, "epoch": raft.epoch, "high_watermark": raft.high_watermark,
-        "voters": voters, "observers": observers if known else None,
-    }  # fmt: skip
+        "leader": raft.leader,
+        "epoch": raft.epoch,
+        "high_watermark": raft.high_watermark,
+        "voters": voters,
+        "observers": observers if known else None,
+    }
 
 
 def _partition(broker: Broker, topic: TopicImage, number: int) -> dict[str, Any]:
@@ -194,13 +162,18 @@ def _partition(broker: Broker, topic: TopicImage, number: int) -> dict[str, Any]
     ends, watermarks = _known(broker, topic, number, partition)
     leader = partition.leader
     return {
-        "partition": number, "leader": None if leader == NO_NODE else leader,
-        "epoch": partition.epoch, "replicas": partition.replicas,
-        "in_sync": sorted(partition.in_sync), "eligible": sorted(partition.eligible),
-        "adding": partition.adding, "removing": partition.removing,
+        "partition": number,
+        "leader": None if leader == NO_NODE else leader,
+        "epoch": partition.epoch,
+        "replicas": partition.replicas,
+        "in_sync": sorted(partition.in_sync),
+        "eligible": sorted(partition.eligible),
+        "adding": partition.adding,
+        "removing": partition.removing,
         # The leader's word counts; without it, that of the replica here.
-        "high_watermark": watermarks.get(leader, watermarks.get(broker.node_id)), "ends": ends,
-    }  # fmt: skip
+        "high_watermark": watermarks.get(leader, watermarks.get(broker.node_id)),
+        "ends": ends,
+    }
 
 
 def _known(
@@ -220,7 +193,3 @@ def _known(
             end, watermarks[node] = report.end, report.watermark
         ends[str(node)] = end
     return ends, watermarks
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

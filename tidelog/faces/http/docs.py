@@ -12,9 +12,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import Final
 
-from starlette.responses import Response
-
 from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.edge.messages import Response
 
 HTML: Final = "text/html"
 
@@ -22,9 +21,11 @@ HTML: Final = "text/html"
 async def show_docs(call: Call) -> Response:
     page, policy = await call.broker.host.offload.run(read_page)
     headers = {
-        "content-security-policy": policy, "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer", "cache-control": "no-cache",
-    }  # fmt: skip
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+    }
     return Response(page, media_type=HTML, headers=headers)
 
 
@@ -47,7 +48,13 @@ def _sum(page: bytes, element: bytes) -> str:
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/docs", handler=show_docs, tag="description", needs_cluster=False,
-        media_type=HTML, is_hidden=True, summary="The description, for people.",
+        method="GET",
+        path="/docs",
+        handler=show_docs,
+        tag="description",
+        needs_cluster=False,
+        media_type=HTML,
+        is_hidden=True,
+        summary="Show this description as a page.",
     ),
-)  # fmt: skip
+)

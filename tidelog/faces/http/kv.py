@@ -14,11 +14,11 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from tidelog.broker.deleting import missing_everywhere
-from tidelog.broker.kv import Kv, KvScanned, KvWritten
 from tidelog.broker.serving import side_by_side
+from tidelog.broker.topic_deletion import missing_everywhere
 from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
+from tidelog.copies.views.kv import Change, Entry
 from tidelog.errors import BrokerError, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.faces.http.api import Call, Operation, Param, json_answer
 from tidelog.faces.http.paging import AFTER, LIMIT, page
@@ -26,7 +26,7 @@ from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.values import show_key, show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, Wanted, wanted_of
 from tidelog.model import INTERNAL_TOPICS, Offset, TopicPartition
-from tidelog.views.kv import Change, Entry
+from tidelog.services.kv import Kv, KvScanned, KvWritten
 from tidelog.wire.partitioner import partition_for
 
 KEY_BYTES_MAX: Final = 4096
@@ -36,17 +36,22 @@ READ_SECONDS: Final = 30.0
 BUCKET_CONFIG: Final = {"cleanup.policy": "compact", "kv.view": "true"}
 
 CONSISTENCY: Final = Param(
-    name="consistency", choices=("strong", "local"), default="strong",
+    name="consistency",
+    choices=("strong", "local"),
+    default="strong",
     doc="strong: as new as any acknowledged write. local: what a replica has, which may be a "
     "moment old and never goes back.",
-)  # fmt: skip
+)
 TOKEN: Final = Param(
     name="token", doc="What an earlier answer gave: a local read is at least as new as that."
 )
 IF_VERSION: Final = Param(
-    name="if_version", kind=int, least=-1, most=VERSION_MAX,
+    name="if_version",
+    kind=int,
+    least=-1,
+    most=VERSION_MAX,
     doc="Only if the key has this version; -1 if it must not be there.",
-)  # fmt: skip
+)
 
 
 class BucketWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -138,8 +143,7 @@ async def list_buckets(call: Call) -> Buckets:
     found, following = page(names, limit=call["limit"], after=call["after"])
     topics = broker.image.topics
     return Buckets(
-        buckets=[Bucket(name=name, partitions=len(topics[name].partitions)) for name in found],
-        next=following,
+        buckets=[Bucket(name=name, partitions=len(topics[name].partitions)) for name in found], next=following
     )
 
 
@@ -156,10 +160,11 @@ async def _make(call: Call, name: str, wanted: BucketWanted) -> bool:
     this node knows of it may be deleted by now."""
     broker = call.broker
     new = NewTopic(
-        name=name, partitions=1 if wanted.partitions is None else wanted.partitions,
+        name=name,
+        partitions=1 if wanted.partitions is None else wanted.partitions,
         replication=-1 if wanted.replication is None else wanted.replication,
         config={**BUCKET_CONFIG, **wanted.config},
-    )  # fmt: skip
+    )
     try:
         await create_topic(broker, new)
     except TopicAlreadyExists:
@@ -187,15 +192,20 @@ async def get_key(call: Call) -> Found:
     place = await kv.place_of(call.path["bucket"], key)
     after = _after(call, place)
     found = await kv.get(
-        place, key, is_strong=call["consistency"] == "strong" or after is None, after=after or 0,
+        place,
+        key,
+        is_strong=call["consistency"] == "strong" or after is None,
+        after=after or 0,
         seconds=READ_SECONDS,
-    )  # fmt: skip
+    )
     token = _token(call, place, found.applied)
     if found.entry is None or found.entry.value is None:
         raise Problem(
-            404, f"{place.topic} has no key {call.path['key']!r}", token=token,
+            404,
+            f"{place.topic} has no key {call.path['key']!r}",
+            token=token,
             headers={"x-tidelog-token": token},
-        )  # fmt: skip
+        )
     return _shown(found.entry, token)
 
 
@@ -205,9 +215,11 @@ async def put_key(call: Call) -> Put:
     change = _change(key, value, wanted.ttl_ms, wanted.if_version)
     place, written = await _write_one(call, change, makes_bucket=True)
     return Put(
-        key=call.path["key"], value=msgspec.Raw(value), version=written.offset,
+        key=call.path["key"],
+        value=msgspec.Raw(value),
+        version=written.offset,
         token=_token(call, place, written.offset + 1),
-    )  # fmt: skip
+    )
 
 
 async def delete_key(call: Call) -> Deleted:
@@ -215,9 +227,11 @@ async def delete_key(call: Call) -> Deleted:
     place, written = await _write_one(call, change)
     is_done = written.offset >= 0
     return Deleted(
-        key=call.path["key"], version=written.offset if is_done else None, deleted=is_done,
+        key=call.path["key"],
+        version=written.offset if is_done else None,
+        deleted=is_done,
         token=_token(call, place, written.offset + 1),
-    )  # fmt: skip
+    )
 
 
 async def _write_one(
@@ -231,9 +245,7 @@ async def _write_one(
     what = "put" if change.value is not None else "delete"
     key = change.key.decode("utf-8", "surrogateescape")
     wanted = wanted_of(call, f"kv\0{what}\0{key}")
-    written = await kv.write(
-        place, [change], once=wanted.once, copies=wanted.copies, seconds=wanted.seconds
-    )
+    written = await kv.write(place, [change], once=wanted.once, copies=wanted.copies, seconds=wanted.seconds)
     for _, version in written.refused:
         raise Problem(409, **_stale(change, version, written))
     return place, written
@@ -263,10 +275,7 @@ async def write_batch(call: Call) -> Results:
         place = places[partition_for(change.key, len(places))]
         by_place.setdefault(place, []).append(at)
     written = await side_by_side(
-        *(
-            _write_some(kv, place, [changes[at] for at in numbers], how)
-            for place, numbers in by_place.items()
-        )
+        *(_write_some(kv, place, [changes[at] for at in numbers], how) for place, numbers in by_place.items())
     )
     failed = [one for one in written if isinstance(one, BrokerError)]
     if len(failed) == len(written):
@@ -356,7 +365,7 @@ async def list_keys(call: Call) -> Entries:
 
 def _key_of(call: Call) -> bytes:
     """The key that a path names, byte by byte: it need not be text."""
-    path = unquote_to_bytes(call.request.scope["raw_path"])
+    path = unquote_to_bytes(call.request.raw_path)
     return _key(path.split(b"/", _KEY.count("/"))[-1])
 
 
@@ -377,9 +386,11 @@ def _change(key: bytes, value: bytes | None, ttl_ms: int | None, if_version: int
 def _stale(change: Change, version: Offset | None, written: KvWritten) -> dict[str, Any]:
     """Why a condition was refused; the version is that of now, also for a repeat."""
     now = "it is not there" if version is None else f"it is {version}"
-    wanted = "the key must not be there" if change.if_version == -1 else (
-        f"the version must be {change.if_version}"
-    )  # fmt: skip
+    wanted = (
+        "the key must not be there"
+        if change.if_version == -1
+        else (f"the version must be {change.if_version}")
+    )
     if not written.is_repeat:
         detail = f"{wanted}, but {now}; read it again and decide anew"
         return {"detail": detail, "version": version}
@@ -412,9 +423,7 @@ def _from_page(text: str) -> bytes:
     try:
         return b64decode(text[1:], validate=True)
     except ValueError:
-        raise Problem(
-            400, f"{text[:100]!r} is no key; send what an answer gave as `next`"
-        ) from None
+        raise Problem(400, f"{text[:100]!r} is no key; send what an answer gave as `next`") from None
 
 
 def _token(call: Call, place: TopicPartition, offset: Offset) -> str:
@@ -449,9 +458,14 @@ def _shown(entry: Entry, token: str = "") -> Found:
     value, encoding = show_stored(entry.value or b"")
     key, key_encoding = show_key(entry.key)
     return Found(
-        key=key, value=value, version=entry.version, token=token, encoding=encoding,
-        expires_at_ms=entry.expires_at_ms, key_encoding=key_encoding,
-    )  # fmt: skip
+        key=key,
+        value=value,
+        version=entry.version,
+        token=token,
+        encoding=encoding,
+        expires_at_ms=entry.expires_at_ms,
+        key_encoding=key_encoding,
+    )
 
 
 _KEY: Final = "/v1/kv/{bucket}/{key:path}"
@@ -459,46 +473,89 @@ _STALE: Final = {404: "There is no such bucket.", 409: "The key has another vers
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path=_KEY, handler=get_key, tag="key-value", answer=Found,
-        params=(CONSISTENCY, TOKEN), errors={404: "There is no such bucket or key."},
+        method="GET",
+        path=_KEY,
+        handler=get_key,
+        tag="key-value",
+        answer=Found,
+        params=(CONSISTENCY, TOKEN),
+        errors={404: "There is no such bucket or key."},
         summary="Get a key.",
     ),
     Operation(
-        method="PUT", path=_KEY, handler=put_key, tag="key-value", body=PutWanted, answer=Put,
-        params=WRITE_PARAMS, errors=_STALE,
-        summary="Set a key, for a time or for ever, whatever it is or only if it has a version.",
+        method="PUT",
+        path=_KEY,
+        handler=put_key,
+        tag="key-value",
+        body=PutWanted,
+        answer=Put,
+        params=WRITE_PARAMS,
+        errors=_STALE,
+        summary="Set a key, with an optional time to live, and optionally only at a given version.",
     ),
     Operation(
-        method="DELETE", path=_KEY, handler=delete_key, tag="key-value", answer=Deleted,
-        params=(IF_VERSION, *WRITE_PARAMS), errors=_STALE, summary="Delete a key.",
+        method="DELETE",
+        path=_KEY,
+        handler=delete_key,
+        tag="key-value",
+        answer=Deleted,
+        params=(IF_VERSION, *WRITE_PARAMS),
+        errors=_STALE,
+        summary="Delete a key.",
     ),
     Operation(
-        method="POST", path="/v1/kv/{bucket}:batch", handler=write_batch, tag="key-value",
-        body=BatchWanted, answer=Results, params=WRITE_PARAMS,
+        method="POST",
+        path="/v1/kv/{bucket}:batch",
+        handler=write_batch,
+        tag="key-value",
+        body=BatchWanted,
+        answer=Results,
+        params=WRITE_PARAMS,
         errors={404: "There is no such bucket."},
-        summary="Change many keys; those of one partition all or none.",
+        summary="Change many keys; those of one partition atomically.",
     ),
     Operation(
-        method="GET", path="/v1/kv", handler=list_buckets, tag="key-value", answer=Buckets,
-        params=(LIMIT, AFTER), summary="List the buckets: every topic that is compacted.",
+        method="GET",
+        path="/v1/kv",
+        handler=list_buckets,
+        tag="key-value",
+        answer=Buckets,
+        params=(LIMIT, AFTER),
+        summary="List the buckets: every compacted topic.",
     ),
     Operation(
-        method="PUT", path="/v1/kv/{bucket}", handler=make_bucket, tag="key-value",
-        body=BucketWanted, answer=Bucket, status=201, summary="Make a bucket, if it is not there.",
+        method="PUT",
+        path="/v1/kv/{bucket}",
+        handler=make_bucket,
+        tag="key-value",
+        body=BucketWanted,
+        answer=Bucket,
+        status=201,
+        summary="Create a bucket if it does not exist.",
         errors={200: "It was there."},
     ),
     Operation(
-        method="DELETE", path="/v1/kv/{bucket}", handler=drop_bucket, tag="key-value",
-        summary="Delete a bucket and all that is in it.",
+        method="DELETE",
+        path="/v1/kv/{bucket}",
+        handler=drop_bucket,
+        tag="key-value",
+        summary="Delete a bucket and all its keys.",
         errors={404: "There is no such bucket."},
     ),
     Operation(
-        method="GET", path="/v1/kv/{bucket}", handler=list_keys, tag="key-value", answer=Entries,
+        method="GET",
+        path="/v1/kv/{bucket}",
+        handler=list_keys,
+        tag="key-value",
+        answer=Entries,
         params=(
             Param(name="prefix", doc="Only keys that begin with it."),
             Param(name="values", kind=bool, default=True, doc="Whether values are wanted, too."),
-            LIMIT, AFTER, CONSISTENCY,
+            LIMIT,
+            AFTER,
+            CONSISTENCY,
         ),
-        summary="List the keys of a bucket, in order.", errors={404: "There is no such bucket."},
+        summary="List the keys of a bucket, in order.",
+        errors={404: "There is no such bucket."},
     ),
-)  # fmt: skip
+)

@@ -14,10 +14,10 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import RedirectResponse, Response
 
 from tidelog import __version__
 from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.edge.messages import Response
 from tidelog.faces.http.problems import MEDIA_TYPE
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 
@@ -27,14 +27,14 @@ SWITCHING: Final = 101
 INT64_MAX: Final = 2**63 - 1
 
 _REF: Final = "#/components/schemas/{name}"
-_PLACE: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+PLACE: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _KINDS: Final = {str: "string", int: "integer", bool: "boolean"}
 _PLACES: Final[dict[str | None, dict[str, Any]]] = {
     None: {"type": "string", "minLength": 1},
     "int": {"type": "integer", "minimum": 0, "maximum": INT64_MAX},
     "path": {"type": "string", "minLength": 1},
 }
-"""What may stand in a path, by the name of Starlette's converter."""
+"""What may stand in a path, by the kind of the parameter."""
 
 _ANYBODY: Final = {400: "A parameter or the body is wrong; `detail` says which."}
 _WITH_BODY: Final = {
@@ -79,7 +79,7 @@ async def get_description(call: Call) -> Response:
 
 
 async def go_to_the_page(call: Call) -> Response:
-    return RedirectResponse("/docs", 307)
+    return Response(status_code=307, headers={"location": "/docs"})
 
 
 @lru_cache(maxsize=1)
@@ -98,19 +98,21 @@ def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     for operation in shown:
         is_socket = operation.method == WEB_SOCKET
         method = X_WEB_SOCKET if is_socket else operation.method.lower()
-        path = paths.setdefault(_PLACE.sub(r"{\1}", operation.path), {})
+        path = paths.setdefault(PLACE.sub(r"{\1}", operation.path), {})
         assert method not in path, f"{operation.method} {operation.path} is there twice"
         path[method] = _operation(operation, schemas)
     return {
         "openapi": VERSION,
         "info": {
-            "title": "Tidelog", "version": __version__, "description": _ABOUT,
+            "title": "Tidelog",
+            "version": __version__,
+            "description": _ABOUT,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "tags": [{"name": tag} for tag in dict.fromkeys(one.tag for one in shown)],
         "paths": paths,
         "components": {"schemas": {"Problem": PROBLEM, **components}},
-    }  # fmt: skip
+    }
 
 
 Schemas = Mapping[int, Mapping[str, Any]]
@@ -118,15 +120,15 @@ Schemas = Mapping[int, Mapping[str, Any]]
 
 
 def _schemas(operations: Sequence[Operation]) -> tuple[Schemas, dict[str, Any]]:
-    kinds = [
-        kind for one in operations for kind in (one.body, one.answer) if kind is not None
-    ]  # fmt: skip
+    kinds = [kind for one in operations for kind in (one.body, one.answer) if kind is not None]
     found, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     return {id(kind): schema for kind, schema in zip(kinds, found, strict=True)}, components
 
 
 def name_of(operation: Operation) -> str:
     """Of one operation alone: what its module is called, and its handler."""
+    if operation.name:
+        return operation.name
     handler = operation.handler
     return f"{handler.__module__.rpartition('.')[2]}_{handler.__name__}"
 
@@ -145,7 +147,7 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
 
 
 def _places(path: str) -> Iterable[dict[str, Any]]:
-    for name, kind in _PLACE.findall(path):
+    for name, kind in PLACE.findall(path):
         schema = _PLACES[kind or None]
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
@@ -179,10 +181,7 @@ def _answers(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     good = SWITCHING if operation.method == WEB_SOCKET else operation.status
     said[good] = HTTPStatus(good).phrase + "."
     said |= operation.errors
-    return {
-        str(status): _answer(operation, schemas, status, words)
-        for status, words in sorted(said.items())
-    }
+    return {str(status): _answer(operation, schemas, status, words) for status, words in sorted(said.items())}
 
 
 def _answer(operation: Operation, schemas: Schemas, status: int, words: str) -> dict[str, Any]:
@@ -197,11 +196,21 @@ def _answer(operation: Operation, schemas: Schemas, status: int, words: str) -> 
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/openapi.json", handler=get_description, tag="description",
-        needs_cluster=False, summary="This description.",
+        method="GET",
+        path="/openapi.json",
+        handler=get_description,
+        tag="description",
+        needs_cluster=False,
+        summary="This description, in OpenAPI 3.1.",
     ),
     Operation(
-        method="GET", path="/", handler=go_to_the_page, tag="description", needs_cluster=False,
-        status=307, is_hidden=True, summary="Where people begin.",
+        method="GET",
+        path="/",
+        handler=go_to_the_page,
+        tag="description",
+        needs_cluster=False,
+        status=307,
+        is_hidden=True,
+        summary="Redirect to /docs.",
     ),
-)  # fmt: skip
+)

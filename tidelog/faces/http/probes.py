@@ -23,12 +23,20 @@ async def ready(call: Call) -> dict[str, Any]:
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/health/live", handler=live, tag="health", needs_cluster=False,
-        summary="Whether the process runs and its loop turns.",
+        method="GET",
+        path="/health/live",
+        handler=live,
+        tag="health",
+        needs_cluster=False,
+        summary="Whether the process runs and its event loop responds.",
     ),
     Operation(
-        method="GET", path="/health/ready", handler=ready, tag="health", needs_cluster=False,
-        summary="Whether the node can serve; 503 says what is missing. A full disk is told, too, "
-        "and what the node leads and cannot read.",
+        method="GET",
+        path="/health/ready",
+        handler=ready,
+        tag="health",
+        needs_cluster=False,
+        summary="Whether the node can serve; 503 says what is missing. Also reports a full disk, and "
+        "partitions that the node leads and cannot read.",
     ),
-)  # fmt: skip
+)

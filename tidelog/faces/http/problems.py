@@ -9,11 +9,11 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import Response
 
 from tidelog.errors import (
     BrokerError,
     BrokerIdNotRegistered,
+    BrokerNotAvailable,
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
     GroupIdNotFound,
@@ -35,6 +35,7 @@ from tidelog.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
+from tidelog.faces.http.edge.messages import Response
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -57,6 +58,7 @@ STATUS: Final[dict[int, int]] = {
     QueueFull.code: 429,
     InvalidTimestamp.code: 400,
     LeaderNotAvailable.code: 503,
+    BrokerNotAvailable.code: 503,
     RequestTimedOut.code: 504,
     NotEnoughReplicasAfterAppend.code: 504,
 }
@@ -67,12 +69,7 @@ class Problem(Exception):
     """The answer to a request that cannot be done; `facts` stand in it beside `detail`."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        **facts: Any,
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **facts: Any
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -97,15 +94,14 @@ def problem_of(error: BrokerError) -> Problem:
 
 
 def problem_bytes(
-    status: int,
-    detail: str,
-    request_id: str | None = None,
-    facts: Mapping[str, Any] | None = None,
+    status: int, detail: str, request_id: str | None = None, facts: Mapping[str, Any] | None = None
 ) -> bytes:
     document: dict[str, object] = {
-        "type": "about:blank", "title": HTTPStatus(status).phrase, "status": status,
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
         "detail": detail,
-    }  # fmt: skip
+    }
     if request_id is not None:
         document["request_id"] = request_id
     return msgspec.json.encode(document | dict(facts or {}))
@@ -121,6 +117,5 @@ def problem(
 ) -> Response:
     """The answer that says why there is no other."""
     return Response(
-        problem_bytes(status, detail, request_id, facts), status, headers=headers,
-        media_type=MEDIA_TYPE,
-    )  # fmt: skip
+        problem_bytes(status, detail, request_id, facts), status, headers=headers, media_type=MEDIA_TYPE
+    )

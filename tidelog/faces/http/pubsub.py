@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from starlette.types import Receive, Scope, Send
 
-from tidelog.broker.pubsub import name_problem
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param
+from tidelog.faces.http.edge.messages import Request, Send
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
+from tidelog.services.pubsub import name_problem
 
 PATTERNS_MAX: Final = 100
 CURSOR: Final = "0"
@@ -72,9 +72,7 @@ def _listening(call: Call, patterns: list[str], feed: Feed) -> Iterator[None]:
     pubsub = call.node.services.pubsub
 
     def hear(topic: str, data: bytes) -> bool:
-        return feed.offer(
-            Event(b'{"topic":%s,"data":%s}' % (msgspec.json.encode(topic), data), CURSOR)
-        )
+        return feed.offer(Event(b'{"topic":%s,"data":%s}' % (msgspec.json.encode(topic), data), CURSOR))
 
     for one in patterns:
         pubsub.subscribe(one, hear)
@@ -93,9 +91,9 @@ class _Events(EventStream):
         super().__init__(call.node, feed, Feed.over)
         self._listening = partial(_listening, call, patterns, feed)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def write(self, request: Request, send: Send) -> None:
         with self._listening():
-            await super().__call__(scope, receive, send)
+            await super().write(request, send)
 
 
 async def subscribe_events(call: Call) -> EventStream:
@@ -117,19 +115,39 @@ PARAMS: Final = (
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/v1/pubsub/stats", handler=stats, tag="pub/sub", answer=Subscribers,
-        summary="How many listen, at all nodes.",
+        method="GET",
+        path="/v1/pubsub/stats",
+        handler=stats,
+        tag="pub/sub",
+        answer=Subscribers,
+        summary="Count the subscribers at all nodes.",
     ),
     Operation(
-        method="POST", path="/v1/pubsub/{topic}", handler=publish, tag="pub/sub", body=Told,
-        answer=Heard, summary="Tell everybody who listens now; nothing is kept.",
+        method="POST",
+        path="/v1/pubsub/{topic}",
+        handler=publish,
+        tag="pub/sub",
+        body=Told,
+        answer=Heard,
+        summary="Publish a message to all present subscribers; nothing is kept.",
     ),
     Operation(
-        method="GET", path="/v1/pubsub", handler=subscribe_events, tag="pub/sub", params=PARAMS,
-        answer=Said, media_type=EVENTS, summary="Listen, by server-sent events.",
+        method="GET",
+        path="/v1/pubsub",
+        handler=subscribe_events,
+        tag="pub/sub",
+        params=PARAMS,
+        answer=Said,
+        media_type=EVENTS,
+        summary="Subscribe to topics or patterns, by server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET, path="/v1/pubsub", handler=subscribe_socket, tag="pub/sub",
-        params=PARAMS, answer=Said, summary="Listen, over a WebSocket.",
+        method=WEB_SOCKET,
+        path="/v1/pubsub",
+        handler=subscribe_socket,
+        tag="pub/sub",
+        params=PARAMS,
+        answer=Said,
+        summary="Subscribe to topics or patterns, over a WebSocket.",
     ),
-)  # fmt: skip
+)

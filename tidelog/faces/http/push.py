@@ -19,11 +19,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidelog.errors import BrokerError
+from tidelog.faces.http.edge.messages import Request, Response, Send
+from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.sockets import FAILED, NORMAL, REFUSED, TRY_AGAIN
@@ -110,9 +109,7 @@ class Feed:
                 async with asyncio.timeout(SLOW_SECONDS):
                     await self._taken.wait()
             except TimeoutError:
-                self._drop(
-                    f"nothing was read for {SLOW_SECONDS:g} s while {self._bytes_max} bytes waited"
-                )
+                self._drop(f"nothing was read for {SLOW_SECONDS:g} s while {self._bytes_max} bytes waited")
         return not self.is_over
 
     def put(self, events: Sequence[Event]) -> None:
@@ -189,19 +186,13 @@ async def _fill(feed: Feed, source: Source) -> None:
 
 
 async def _pump(
-    node: "Node",
-    feed: Feed,
-    source: Source,
-    write: Coroutine[Any, Any, None],
-    leave: Awaitable[None],
+    node: "Node", feed: Feed, source: Source, write: Coroutine[Any, Any, None], leave: Awaitable[None]
 ) -> None:
     """Fill and write until one of the two has ended, the client has gone or the node stops."""
     filling = asyncio.ensure_future(in_turn(_fill(feed, source)))
     writing, leaving = asyncio.ensure_future(in_turn(write)), asyncio.ensure_future(leave)
     try:
-        await asyncio.wait(
-            (writing, leaving, node.stop_wanted), return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait((writing, leaving, node.stop_wanted), return_when=asyncio.FIRST_COMPLETED)
         if not writing.done() and not leaving.done():
             detail = "the node is stopping; connect to another with this cursor"
             feed.end("error", RESTARTING, {"status": 503, "detail": detail})
@@ -224,39 +215,31 @@ async def _pump(
 class EventStream(Response):
     """The answer that goes on: events of a source, as long as the client listens."""
 
-    media_type = MEDIA_TYPE
+    is_endless = True
 
     def __init__(self, node: "Node", feed: Feed, source: Source) -> None:
-        self.status_code = 200
-        self.background = None
         # Neither kept by a cache nor held back by a proxy until it is long enough.
-        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(headers=headers, media_type=MEDIA_TYPE)
+        self.body = None
         self._node = node
         self._feed = feed
         self._source = source
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _pump(self._node, self._feed, self._source, self._write(send), _gone(receive))
+    async def write(self, request: Request, send: Send) -> None:
+        await _pump(self._node, self._feed, self._source, self._write(send), request.gone())
 
     async def _write(self, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
         feed = self._feed
         # A browser that loses the connection before the first event goes on from here, too.
         body = f"retry: {RETRY_MS}\nid: {feed.cursor}\n\n".encode()
         while body:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send(body)
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
                     body = b"".join(map(_as_lines, await feed.take()))
             except TimeoutError:
                 body = b": heartbeat\n\n"
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _as_lines(event: Event) -> bytes:
@@ -266,18 +249,13 @@ def _as_lines(event: Event) -> bytes:
     return b"%sid: %s\ndata: %s\n\n" % (kind.encode(), event.cursor.encode(), data)
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
-        pass
-
-
 # WebSockets.
 
 
 async def push_to_socket(node: "Node", socket: WebSocket, feed: Feed, source: Source) -> None:
     """Accept, push the events of a source as messages, and close when that is over."""
     await socket.accept()
-    await _pump(node, feed, source, _write_to_socket(socket, feed), _gone(socket.receive))
+    await _pump(node, feed, source, _write_to_socket(socket, feed), socket.gone())
 
 
 async def _write_to_socket(socket: WebSocket, feed: Feed) -> None:

@@ -8,9 +8,18 @@ Rule 2: `NAME.dead` is what nobody managed to do of NAME: a queue that can be re
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import Response
 
-from tidelog.broker.queue_work import (
+from tidelog.faces.http.api import Call, Operation, json_answer
+from tidelog.faces.http.edge.messages import Response
+from tidelog.faces.http.paging import AFTER, LIMIT, page
+from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.records import while_there
+from tidelog.faces.http.writes import IDEMPOTENCY_KEY, SYNC_TIMEOUT_MS, key_of, seconds_of
+from tidelog.model import topic_name_problem
+from tidelog.queues.events import Kind, request_hash
+from tidelog.queues.message import DEAD, MAIN
+from tidelog.queues.records import About, Settings
+from tidelog.services.queue_work import (
     NAMES,
     WORK_QUEUES,
     DeclareWork,
@@ -24,16 +33,7 @@ from tidelog.broker.queue_work import (
     ReceiveWork,
     SettleWork,
 )
-from tidelog.broker.queues import DEAD_SUFFIX
-from tidelog.faces.http.api import Call, Operation, json_answer
-from tidelog.faces.http.paging import AFTER, LIMIT, page
-from tidelog.faces.http.problems import Problem
-from tidelog.faces.http.records import while_there
-from tidelog.faces.http.writes import IDEMPOTENCY_KEY, SYNC_TIMEOUT_MS, key_of, seconds_of
-from tidelog.model import topic_name_problem
-from tidelog.queues.events import Kind, request_hash
-from tidelog.queues.message import DEAD, MAIN
-from tidelog.queues.records import About, Settings
+from tidelog.services.queues import DEAD_SUFFIX
 
 SECONDS: Final = 30.0
 WAIT_MS_MAX: Final = 30_000
@@ -163,9 +163,12 @@ async def declare_queue(call: Call) -> Any:
     _check("max_deliveries", wanted.max_deliveries, 0, 1_000_000)
     _check("messages_max", wanted.messages_max, 1, 10_000_000)
     settings = Settings(
-        wanted.visibility_ms, wanted.max_deliveries, wanted.ordered, wanted.messages_max,
+        wanted.visibility_ms,
+        wanted.max_deliveries,
+        wanted.ordered,
+        wanted.messages_max,
         call.broker.host.clock.wall_ms(),
-    )  # fmt: skip
+    )
     done = await _do(call, DeclareWork(name=name, settings=settings, request=_request(call)))
     return json_answer(await _shown(call, name), 201 if done.number else 200)
 
@@ -186,13 +189,17 @@ async def _shown(call: Call, name: str) -> QueueShown:
     found = (await _do(call, LookWork(name=name))).document
     main, dead, settings = found["main"], found["dead"], found["settings"]
     return QueueShown(
-        name=name, visibility_ms=settings["visibility_ms"],
-        max_deliveries=settings["max_deliveries"], ordered=settings["is_ordered"],
+        name=name,
+        visibility_ms=settings["visibility_ms"],
+        max_deliveries=settings["max_deliveries"],
+        ordered=settings["is_ordered"],
         messages_max=settings["messages_max"],
-        depth=main["ready"] + main["delayed"] + main["in_flight"], in_flight=main["in_flight"],
-        delayed=main["delayed"], oldest_ms=main["oldest_ms"],
+        depth=main["ready"] + main["delayed"] + main["in_flight"],
+        in_flight=main["in_flight"],
+        delayed=main["delayed"],
+        oldest_ms=main["oldest_ms"],
         dead=dead["ready"] + dead["delayed"] + dead["in_flight"],
-    )  # fmt: skip
+    )
 
 
 # Messages.
@@ -214,9 +221,7 @@ def _about(message: NewMessage, now_ms: int) -> About:
     if len(message.attributes) > ATTRIBUTES_MAX or any(
         len(name) + len(value) > TEXT_MAX for name, value in message.attributes.items()
     ):
-        raise Problem(
-            400, f"a message has up to {ATTRIBUTES_MAX} attributes of {TEXT_MAX} characters each"
-        )
+        raise Problem(400, f"a message has up to {ATTRIBUTES_MAX} attributes of {TEXT_MAX} characters each")
     if message.key is not None and len(message.key) > TEXT_MAX:
         raise Problem(400, f"a key has up to {TEXT_MAX} characters")
     if message.delay_ms is not None and message.deliver_at_ms is not None:
@@ -234,10 +239,14 @@ async def receive(call: Call) -> Received | Response:
     if wanted.visibility_ms is not None:
         _check("visibility_ms", wanted.visibility_ms, 1, DAY_MS)
     work = ReceiveWork(
-        name=name, lane=lane, count_max=wanted.max, wait_seconds=wanted.wait_ms / 1000,
-        visibility_ms=wanted.visibility_ms, request=_request(call),
+        name=name,
+        lane=lane,
+        count_max=wanted.max,
+        wait_seconds=wanted.wait_ms / 1000,
+        visibility_ms=wanted.visibility_ms,
+        request=_request(call),
         waiter=call.broker.host.new_id().hex,
-    )  # fmt: skip
+    )
     if not wanted.wait_ms:
         return await _receive(call, work)
     answer = await while_there(call.request, _receive(call, work))
@@ -254,10 +263,14 @@ async def _receive(call: Call, work: ReceiveWork) -> Received:
 
 def _received(message: Message) -> ReceivedMessage:
     return ReceivedMessage(
-        id=message.offset, receipt=f"{message.offset}-{message.count}",
-        value=msgspec.Raw(message.value or b"null"), delivery_count=message.count,
-        attributes=message.attributes, key=message.key, published_at_ms=message.made_ms,
-    )  # fmt: skip
+        id=message.offset,
+        receipt=f"{message.offset}-{message.count}",
+        value=msgspec.Raw(message.value or b"null"),
+        delivery_count=message.count,
+        attributes=message.attributes,
+        key=message.key,
+        published_at_ms=message.made_ms,
+    )
 
 
 async def acknowledge(call: Call) -> SettledReceipts:
@@ -283,8 +296,7 @@ async def _settle(call: Call, kind: Kind, ms: int) -> SettledReceipts:
     work = SettleWork(name=name, receipts=tuple(receipts), kind=kind, ms=ms, request=_request(call))
     outcomes = (await _do(call, work)).outcomes
     results = [
-        Outcome(receipt=receipt, outcome=outcome)
-        for receipt, outcome in zip(receipts, outcomes, strict=True)
+        Outcome(receipt=receipt, outcome=outcome) for receipt, outcome in zip(receipts, outcomes, strict=True)
     ]
     failed = [one for one in results if one.outcome != "done"]
     if failed:
@@ -312,15 +324,12 @@ async def redrive(call: Call) -> Moved:
     return Moved(messages=await _move(call, purges=False, lane=DEAD, name=name))
 
 
-async def _move(
-    call: Call, *, purges: bool, lane: int | None = None, name: str | None = None
-) -> int:
+async def _move(call: Call, *, purges: bool, lane: int | None = None, name: str | None = None) -> int:
     """All that is there; how many messages."""
     named, in_lane = _named(call)
     work = MoveWork(
-        name=name or named, lane=in_lane if lane is None else lane, purges=purges,
-        request=_request(call),
-    )  # fmt: skip
+        name=name or named, lane=in_lane if lane is None else lane, purges=purges, request=_request(call)
+    )
     return (await _do(call, work)).number or 0
 
 
@@ -368,57 +377,120 @@ _QUEUE: Final = "/v1/queues/{queue}"
 
 OPERATIONS: Final = (
     Operation(
-        method="POST", path=_QUEUE + "/receive", handler=receive, tag="queues",
-        body=ReceiveWanted, answer=Received, params=PARAMS, errors=_MISSING | _USED,
-        summary="Get messages, which nobody else gets for a while; wait for some, if need be.",
+        method="POST",
+        path=_QUEUE + "/receive",
+        handler=receive,
+        tag="queues",
+        body=ReceiveWanted,
+        answer=Received,
+        params=PARAMS,
+        errors=_MISSING | _USED,
+        summary="Receive messages, and hide them from other receivers for a while; optionally wait for some.",
     ),
     Operation(
-        method="POST", path=_QUEUE + "/messages", handler=publish, tag="queues", body=Messages,
-        answer=Published, params=PARAMS, status=201,
-        errors=_MISSING | _USED | {429: "The queue is full."}, summary="Publish messages.",
+        method="POST",
+        path=_QUEUE + "/messages",
+        handler=publish,
+        tag="queues",
+        body=Messages,
+        answer=Published,
+        params=PARAMS,
+        status=201,
+        errors=_MISSING | _USED | {429: "The queue is full."},
+        summary="Publish messages.",
     ),
     Operation(
-        method="POST", path=_QUEUE + "/ack", handler=acknowledge, tag="queues", body=SettleWanted,
-        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS | _USED,
-        summary="Acknowledge messages: they are done, and gone.",
+        method="POST",
+        path=_QUEUE + "/ack",
+        handler=acknowledge,
+        tag="queues",
+        body=SettleWanted,
+        answer=SettledReceipts,
+        params=PARAMS,
+        errors=_RECEIPTS | _USED,
+        summary="Acknowledge messages: they are done and deleted.",
     ),
     Operation(
-        method="POST", path=_QUEUE + "/nack", handler=put_back, tag="queues", body=SettleWanted,
-        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS | _USED,
-        summary="Put messages back, for others or for later; too often, and they are dead.",
+        method="POST",
+        path=_QUEUE + "/nack",
+        handler=put_back,
+        tag="queues",
+        body=SettleWanted,
+        answer=SettledReceipts,
+        params=PARAMS,
+        errors=_RECEIPTS | _USED,
+        summary="Put messages back for another delivery; after too many deliveries they become dead letters.",
     ),
     Operation(
-        method="POST", path=_QUEUE + "/extend", handler=extend, tag="queues", body=SettleWanted,
-        answer=SettledReceipts, params=PARAMS, errors=_RECEIPTS | _USED,
-        summary="Keep messages for longer.",
+        method="POST",
+        path=_QUEUE + "/extend",
+        handler=extend,
+        tag="queues",
+        body=SettleWanted,
+        answer=SettledReceipts,
+        params=PARAMS,
+        errors=_RECEIPTS | _USED,
+        summary="Extend the visibility of messages.",
     ),
     Operation(
-        method="POST", path=_QUEUE + "/purge", handler=purge, tag="queues", body=dict,
-        answer=Moved, params=PARAMS, errors=_MISSING | _USED,
-        summary="Delete all messages that nobody has.",
+        method="POST",
+        path=_QUEUE + "/purge",
+        handler=purge,
+        tag="queues",
+        body=dict,
+        answer=Moved,
+        params=PARAMS,
+        errors=_MISSING | _USED,
+        summary="Delete all messages that no receiver has.",
     ),
     Operation(
-        method="POST", path=_QUEUE + "/redrive", handler=redrive, tag="queues", body=dict,
-        answer=Moved, params=PARAMS, errors=_MISSING | _USED,
-        summary="Bring back all that is dead and that nobody has.",
+        method="POST",
+        path=_QUEUE + "/redrive",
+        handler=redrive,
+        tag="queues",
+        body=dict,
+        answer=Moved,
+        params=PARAMS,
+        errors=_MISSING | _USED,
+        summary="Move dead letters that no receiver has back into the queue.",
     ),
     Operation(
-        method="GET", path="/v1/queues", handler=list_queues, tag="queues", answer=QueueNames,
-        params=(LIMIT, AFTER), summary="List the work queues.",
+        method="GET",
+        path="/v1/queues",
+        handler=list_queues,
+        tag="queues",
+        answer=QueueNames,
+        params=(LIMIT, AFTER),
+        summary="List the work queues.",
     ),
     Operation(
-        method="PUT", path=_QUEUE, handler=declare_queue, tag="queues", body=QueueWanted,
-        answer=QueueShown, status=201, params=PARAMS,
+        method="PUT",
+        path=_QUEUE,
+        handler=declare_queue,
+        tag="queues",
+        body=QueueWanted,
+        answer=QueueShown,
+        status=201,
+        params=PARAMS,
         errors={200: "It was there."} | _USED,
-        summary="Make a work queue, or change how it gives out its messages.",
+        summary="Create a work queue, or change its settings.",
     ),
     Operation(
-        method="GET", path=_QUEUE, handler=get_queue, tag="queues", answer=QueueShown,
-        errors=_MISSING, summary="How a queue is, how deep and how old.",
+        method="GET",
+        path=_QUEUE,
+        handler=get_queue,
+        tag="queues",
+        answer=QueueShown,
+        errors=_MISSING,
+        summary="Describe a queue: depth, age, messages in flight, settings.",
     ),
     Operation(
-        method="DELETE", path=_QUEUE, handler=drop_queue, tag="queues", params=PARAMS,
+        method="DELETE",
+        path=_QUEUE,
+        handler=drop_queue,
+        tag="queues",
+        params=PARAMS,
         errors=_MISSING | _USED,
         summary="Delete a queue.",
     ),
-)  # fmt: skip
+)

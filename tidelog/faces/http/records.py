@@ -15,28 +15,20 @@ from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
-from tidelog.broker.packing import NewRecord, Outcome, PartlyWritten, Placed
-from tidelog.broker.record_service import EARLIEST, MIB, Batches, ReadOutside
 from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.edge.messages import Request, Response
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem, problem_of
-from tidelog.faces.http.schemas import (
-    PAGE_BYTES_MAX,
-    Form,
-    PartShower,
-    PartWriters,
-    SchemaDesk,
-    SchemaUsed,
-)
+from tidelog.faces.http.schemas import PAGE_BYTES_MAX, Form, PartShower, PartWriters, SchemaDesk, SchemaUsed
 from tidelog.faces.http.sockets import refuse_foreign_page
 from tidelog.faces.http.values import BASE64, SHOWN, TEXT, encode_value, show_value
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.records import Record
 from tidelog.schemas.problems import DoesNotFit
 from tidelog.schemas.table import FORMATS
+from tidelog.services.packing import NewRecord, Outcome, PartlyWritten, Placed
+from tidelog.services.records import EARLIEST, MIB, Batches, ReadOutside
 
 T = TypeVar("T")
 
@@ -152,9 +144,10 @@ async def _raw_record(call: Call) -> NewRecord:
     refuse_foreign_page(call.node, call.request)
     key: str | None = call["key"]
     return NewRecord(
-        key=None if key is None else key.encode(), value=await call.request.body(),
+        key=None if key is None else key.encode(),
+        value=await call.request.body(),
         partition=call["partition"],
-    )  # fmt: skip
+    )
 
 
 def _new_records(wanted: Sequence[RecordWanted], writers: PartWriters | None) -> list[NewRecord]:
@@ -214,9 +207,11 @@ def _partly(error: PartlyWritten) -> Problem:
     """The status of the first failure, and what is known of each record."""
     first = problem_of(error.error)
     return Problem(
-        first.status, str(error), headers=first.headers,
+        first.status,
+        str(error),
+        headers=first.headers,
         **first.facts | {"records": [_told(one) for one in error.outcomes]},
-    )  # fmt: skip
+    )
 
 
 def _told(outcome: Outcome) -> dict[str, Any]:
@@ -247,19 +242,21 @@ async def _read(call: Call) -> Response:
         bytes_max = min(bytes_max, PAGE_BYTES_MAX)
     try:
         found = await service.read(
-            call.path["topic"], call.path["partition"],
+            call.path["topic"],
+            call.path["partition"],
             offset=EARLIEST if call["offset"] is None else call["offset"],
-            time_ms=call["time_ms"], wait_seconds=call["wait_ms"] / 1000, bytes_max=bytes_max,
-            records_max=limit, committed_only=call["isolation"] == "committed",
-        )  # fmt: skip
+            time_ms=call["time_ms"],
+            wait_seconds=call["wait_ms"] / 1000,
+            bytes_max=bytes_max,
+            records_max=limit,
+            committed_only=call["isolation"] == "committed",
+        )
     except ReadOutside as error:
         raise outside(error) from error
     show = partial(_shown_page, found, limit, bytes_max, call["encoding"])
     if is_decoded:
         desk = call.keep(SchemaDesk)
-        parts = {
-            part: PartShower(desk, part, one) for part, one in formats.items() if one in FORMATS
-        }
+        parts = {part: PartShower(desk, part, one) for part, one in formats.items() if one in FORMATS}
         return Response(await desk.run(partial(show, parts)), media_type=JSON)
     return Response(await service.aside(len(found.data), show), media_type=JSON)
 
@@ -267,26 +264,22 @@ async def _read(call: Call) -> Response:
 def outside(error: ReadOutside) -> Problem:
     why = problem_of(error)
     return Problem(
-        why.status, why.detail, log_start=error.log_start, high_watermark=error.high_watermark,
-        **why.facts,
-    )  # fmt: skip
+        why.status, why.detail, log_start=error.log_start, high_watermark=error.high_watermark, **why.facts
+    )
 
 
 def _shown_page(
-    found: Batches,
-    limit: int,
-    bytes_max: int,
-    encoding: str,
-    parts: Mapping[str, PartShower] | None = None,
+    found: Batches, limit: int, bytes_max: int, encoding: str, parts: Mapping[str, PartShower] | None = None
 ) -> bytes:
     records, next_offset = found.unpack(limit, bytes_max)
     return _encode(
         RecordsFound(
             records=[RecordShown(**show_record(record, encoding, parts)) for record in records],
-            next_offset=next_offset, high_watermark=found.high_watermark,
+            next_offset=next_offset,
+            high_watermark=found.high_watermark,
             log_start=found.log_start,
         )
-    )  # fmt: skip
+    )
 
 
 def show_record(
@@ -296,10 +289,14 @@ def show_record(
     key, key_encoding = show_value(record.key, TEXT)
     value, value_encoding = show_value(record.value, encoding)
     found = {
-        "offset": record.offset, "timestamp_ms": record.timestamp_ms, "key": key, "value": value,
-        "headers": _show_headers(record), "encoding": value_encoding,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": key,
+        "value": value,
+        "headers": _show_headers(record),
+        "encoding": value_encoding,
         "key_encoding": BASE64 if key_encoding == BASE64 else TEXT,
-    }  # fmt: skip
+    }
     for part, shower in (parts or {}).items():
         before = "key_" if part == "key" else ""
         shown, made, used, error = shower.show(getattr(record, part))
@@ -330,7 +327,7 @@ def _show_headers(record: Record) -> dict[str, Any]:
 async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T | Response:
     """What `work` answers; if its client goes first, it is cancelled, and nobody reads this."""
     loop = asyncio.get_running_loop()
-    working, leaving = loop.create_task(in_turn(work)), loop.create_task(_gone(request))
+    working, leaving = loop.create_task(in_turn(work)), loop.create_task(request.gone())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if working.done() or leaving.exception() is not None:
@@ -341,11 +338,6 @@ async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T | Res
             task.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 _TOPIC_UNKNOWN: Final = {404: "There is no such topic."}
@@ -365,60 +357,67 @@ KEYS_DECODED: Final = Param(
     doc="How keys are shown: as text if they are, else in base64; or decoded, as values are.",
 )
 
-ENCODING: Final = Param(
-    name="encoding", choices=SHOWN, default="auto",
-    doc="How values are shown: as JSON if they are, else as text if they are, else in base64; "
-    "`text` shows JSON as text, too. Each record says which it is.",
-)  # fmt: skip
-
 OPERATIONS: Final = (
     Operation(
-        method="POST", path="/v1/topics/{topic}/records", handler=write_records, tag="records",
-        body=RecordsWanted, raw_body=RAW, answer=RecordsPlaced,
+        method="POST",
+        path="/v1/topics/{topic}/records",
+        handler=write_records,
+        tag="records",
+        body=RecordsWanted,
+        raw_body=RAW,
+        answer=RecordsPlaced,
         params=(
             Param(name="key", doc="Of the one record, if the body is its value."),
-            Param(
-                name="partition", kind=int, least=0,
-                doc="Of the one record, if the body is its value.",
-            ),
+            Param(name="partition", kind=int, least=0, doc="Of the one record, if the body is its value."),
             *WRITE_PARAMS,
         ),
-        summary="Write records, or one whose value is the body.",
-        errors=_TOPIC_UNKNOWN | {
+        summary="Write records, or one record whose value is the body.",
+        errors=_TOPIC_UNKNOWN
+        | {
             413: "What goes to one partition is more than `max.message.bytes`.",
             422: "The Idempotency-Key was used for another request; or a key or a value does "
             "not fit its schema.",
         },
     ),
     Operation(
-        method="GET", path="/v1/topics/{topic}/partitions/{partition:int}/records",
-        handler=read_records, tag="records", answer=RecordsFound,
+        method="GET",
+        path="/v1/topics/{topic}/partitions/{partition:int}/records",
+        handler=read_records,
+        tag="records",
+        answer=RecordsFound,
         params=(
             Param(name="offset", kind=int, least=0, doc="The first wanted; the log's start."),
             Param(name="time_ms", kind=int, least=0, doc="Begin with the first since then."),
+            Param(name="limit", kind=int, default=100, least=1, most=RECORDS_MAX, doc="How many at most."),
             Param(
-                name="limit", kind=int, default=100, least=1, most=RECORDS_MAX,
-                doc="How many at most.",
-            ),
-            Param(
-                name="wait_ms", kind=int, default=0, least=0, most=WAIT_MS_MAX,
+                name="wait_ms",
+                kind=int,
+                default=0,
+                least=0,
+                most=WAIT_MS_MAX,
                 doc="How long to wait if there is none.",
             ),
             Param(
-                name="max_bytes", kind=int, default=MIB, least=1, most=16 * MIB,
+                name="max_bytes",
+                kind=int,
+                default=MIB,
+                least=1,
+                most=16 * MIB,
                 doc="How many bytes of keys and values at most, but for a first record.",
             ),
             DECODED,
             KEYS_DECODED,
             Param(
-                name="isolation", choices=("committed", "uncommitted"), default="committed",
+                name="isolation",
+                choices=("committed", "uncommitted"),
+                default="committed",
                 doc="Whether records of open and aborted transactions are left out.",
             ),
         ),
-        summary="Read records of a partition, or wait for them.",
+        summary="Read records of a partition, and wait for them if there are none.",
         errors={
             404: "There is no such partition.",
             416: "The log does not hold the offset; `log_start` and `high_watermark` are told.",
         },
     ),
-)  # fmt: skip
+)

@@ -12,14 +12,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
-from starlette.responses import StreamingResponse
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tidelog.broker.copies import Copies, Copy, Elsewhere, Taken, check_source
-from tidelog.broker.folding import readable_records
-from tidelog.broker.record_service import Batches, ReadOutside
-from tidelog.copying import protocol
-from tidelog.copying.protocol import (
+from tidelog.copies.node.fold import readable_records
+from tidelog.copies.stream import protocol
+from tidelog.copies.stream.protocol import (
     Ack,
     Batch,
     Failed,
@@ -33,12 +29,16 @@ from tidelog.copying.protocol import (
 )
 from tidelog.errors import BrokerError, InvalidRequest, UnknownTopicOrPartition
 from tidelog.faces.http.api import LINES, Call, Operation
+from tidelog.faces.http.edge.messages import StreamingResponse
+from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.replicate_live import Live
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
 from tidelog.log.committed import committed_batches
 from tidelog.model import NO_EPOCH, Offset
+from tidelog.services.copies import Copies, Copy, Elsewhere, Taken, check_source
+from tidelog.services.records import Batches, ReadOutside
 
 NAME_MAX: Final = 256
 
@@ -87,11 +87,15 @@ class Session:
             current, oldest = found.offset, found.log_start
         self.copy = self._copies.arrived(hello.replica_id, _written(hello.source))
         return HelloAck(
-            master_id=f"node-{broker.node_id}", current_offset=current, log_oldest_offset=oldest,
-            topic=topic, topic_id=topic_id, partitions=partitions,
+            master_id=f"node-{broker.node_id}",
+            current_offset=current,
+            log_oldest_offset=oldest,
+            topic=topic,
+            topic_id=topic_id,
+            partitions=partitions,
             heartbeat_interval_ms=config.replication_stream_heartbeat_interval_ms,
             replica_timeout_ms=config.replication_stream_replica_timeout_secs * 1000,
-        )  # fmt: skip
+        )
 
     async def begin(self, sync: Sync) -> SyncStart:
         """Decide what the replica gets first."""
@@ -103,8 +107,7 @@ class Session:
         is_other = bool(sync.topic_id) and sync.topic_id != bounds.topic
         if wanted is not None and wanted > bounds.high_watermark and not is_other:
             raise Ended(
-                protocol.OFFSET_NOT_FOUND,
-                f"offset {wanted} has not come yet; it is {bounds.high_watermark}",
+                protocol.OFFSET_NOT_FOUND, f"offset {wanted} has not come yet; it is {bounds.high_watermark}"
             )
         if not is_other and wanted is not None and wanted > bounds.log_start:
             is_other = not await self._copies.is_of(self._place, wanted, sync.epoch)
@@ -156,17 +159,17 @@ class Session:
                 yield live
                 if isinstance(live, Batch):
                     self._sent(live.next_offset)
-            raise Ended(
-                protocol.SYNC_FAILED, "messages are lost: they were not read as fast as they came"
-            )
+            raise Ended(protocol.SYNC_FAILED, "messages are lost: they were not read as fast as they came")
         config = self._config
         heartbeat = config.replication_stream_heartbeat_interval_ms / 1000
         found: Batches
         sent, oldest = self.from_offset, self._bounds.log_start
         async for found in self._copies.batches(
-            self._place, self.from_offset, wait_seconds=heartbeat,
+            self._place,
+            self.from_offset,
+            wait_seconds=heartbeat,
             records_max=config.replication_stream_batch_size,
-        ):  # fmt: skip
+        ):
             self._check_lease()
             if found.topic != self._bounds.topic:
                 raise Ended(protocol.LOG_TRUNCATED, f"{self._place.topic} was made anew")
@@ -189,9 +192,7 @@ class Session:
     def _check_lease(self) -> None:
         """What this node believes to lead may go on, or be made anew, elsewhere."""
         if not self._call.broker.membership.has_lease:
-            raise Ended(
-                protocol.CONNECTION_FAILED, "this node is cut off from its cluster; ask another"
-            )
+            raise Ended(protocol.CONNECTION_FAILED, "this node is cut off from its cluster; ask another")
 
     async def _show(self, found: Batches) -> Batch | bytes:
         if self.hello.format == protocol.BINARY_FORMAT:
@@ -231,9 +232,8 @@ def _batch(found: Batches, source: Source) -> Batch:
     )
     entries = [e for record in records if (e := protocol.entry_of(record, source)) is not None]
     return Batch(
-        entries=entries, next_offset=found.end, current_offset=found.high_watermark,
-        epoch=found.epoch,
-    )  # fmt: skip
+        entries=entries, next_offset=found.end, current_offset=found.high_watermark, epoch=found.epoch
+    )
 
 
 def _failed(error: Exception) -> Failed:
@@ -293,7 +293,7 @@ async def _hear(socket: WebSocket, kind: type) -> Any:
 async def _heard(socket: WebSocket) -> FromReplica:
     try:
         found: FromReplica = protocol.decode_from_replica(await socket.receive_text())
-    except KeyError:
+    except TypeError:
         raise Ended(protocol.PROTOCOL_ERROR, "send JSON as text") from None
     return found
 
@@ -304,10 +304,7 @@ async def _say(socket: WebSocket, session: Session, message: msgspec.Struct | by
         return
     text = protocol.encode(message)
     config = session._config
-    if (
-        config.replication_stream_compression
-        and len(text) > config.replication_stream_compression_threshold
-    ):
+    if config.replication_stream_compression and len(text) > config.replication_stream_compression_threshold:
         await socket.send_bytes(protocol.GZIP + gzip.compress(text, 1))
     else:
         await socket.send_text(text.decode())
@@ -370,9 +367,10 @@ async def replicate_lines(call: Call) -> StreamingResponse:
     hello = Hello(replica_id=wanted.replica_id, source=wanted.source, snapshots=wanted.snapshots)
     session = Session(call, hello)
     return StreamingResponse(
-        _lines(session, wanted), media_type=LINES,
+        _lines(session, wanted),
+        media_type=LINES,
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )  # fmt: skip
+    )
 
 
 async def _lines(session: Session, wanted: ReplicateWanted) -> AsyncIterator[bytes]:
@@ -394,10 +392,7 @@ async def _lines(session: Session, wanted: ReplicateWanted) -> AsyncIterator[byt
 def _line(session: Session, message: msgspec.Struct) -> bytes:
     text = protocol.encode(message)
     config = session._config
-    if (
-        config.replication_stream_compression
-        and len(text) > config.replication_stream_compression_threshold
-    ):
+    if config.replication_stream_compression and len(text) > config.replication_stream_compression_threshold:
         return b'{"type":"gzip","data":"%s"}\n' % b64encode(gzip.compress(text, 1))
     return text + b"\n"
 
@@ -432,13 +427,17 @@ async def list_copies(call: Call) -> dict[str, Any]:
     return {
         "replicas": [
             CopyShown(
-                replica_id=one.replica_id, source=msgspec.Raw(one.source.encode()),
-                status=_status(one), offset=one.acknowledged, sent=one.sent,
-                connected_at_ms=one.connected_at_ms, last_ack_ms=one.last_ack_ms,
+                replica_id=one.replica_id,
+                source=msgspec.Raw(one.source.encode()),
+                status=_status(one),
+                offset=one.acknowledged,
+                sent=one.sent,
+                connected_at_ms=one.connected_at_ms,
+                last_ack_ms=one.last_ack_ms,
             )
             for one in copies.list()
         ]
-    }  # fmt: skip
+    }
 
 
 def _status(copy: Copy) -> str:
@@ -451,26 +450,38 @@ def _status(copy: Copy) -> str:
 
 OPERATIONS: Final = (
     Operation(
-        method=WEB_SOCKET, path="/v1/replicate", handler=replicate_socket,
+        method=WEB_SOCKET,
+        path="/v1/replicate",
+        handler=replicate_socket,
         tag="replication stream",
         summary="Copy a bucket, a queue, a room or a topic: hello, sync, entries, acks.",
     ),
     Operation(
-        method="POST", path="/v1/replicate", handler=replicate_lines, tag="replication stream",
-        body=ReplicateWanted, media_type=LINES,
-        summary="The same as one long answer of JSON lines.",
+        method="POST",
+        path="/v1/replicate",
+        handler=replicate_lines,
+        tag="replication stream",
+        body=ReplicateWanted,
+        media_type=LINES,
+        summary="Copy a bucket, a queue, a room or a topic, as one long answer of JSON lines.",
     ),
     Operation(
-        method="POST", path="/v1/replicate/ack", handler=acknowledge, tag="replication stream",
+        method="POST",
+        path="/v1/replicate/ack",
+        handler=acknowledge,
+        tag="replication stream",
         body=AckWanted,
         errors={
             400: "The replica copies several sources, and none is named.",
             404: "No such replica copies from this node.",
         },
-        summary="Tell how far a replica that reads lines has got.",
+        summary="Acknowledge how far a copy that reads lines has got.",
     ),
     Operation(
-        method="GET", path="/v1/replicate/replicas", handler=list_copies,
-        tag="replication stream", summary="Who copies from this node, and how far each has got.",
+        method="GET",
+        path="/v1/replicate/replicas",
+        handler=list_copies,
+        tag="replication stream",
+        summary="List the copies that read from this node, and their positions.",
     ),
-)  # fmt: skip
+)

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from tidelog.copying import protocol
-from tidelog.copying.protocol import Batch, Heartbeat, PubSubPublish
+from tidelog.copies.stream import protocol
+from tidelog.copies.stream.protocol import Batch, Heartbeat, PubSubPublish
 from tidelog.faces.http.api import Call
 
 WAITING_MAX: Final = 10_000

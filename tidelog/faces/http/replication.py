@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from starlette.responses import Response
-
 from tidelog.broker.broker import Broker
+from tidelog.faces.compatibility.replication_metrics import replication_metrics
 from tidelog.faces.exposition import METRICS_TYPE, Page
 from tidelog.faces.http.api import Call, Operation
 from tidelog.faces.http.cluster import TOPICS, wanted_topics
+from tidelog.faces.http.edge.messages import Response
 from tidelog.faces.http.scrub import scrub_document, scrub_families
-from tidelog.faces.http.seed_metrics import replication_metrics
 from tidelog.model import NO_OFFSET, NodeId
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
@@ -31,9 +30,7 @@ LIVE: Final = (State.WAITING, State.RUNNING, State.STALLED, State.INTERRUPTED)
 """The states of those that are under way."""
 
 
-async def replication_document(
-    broker: Broker, topics: frozenset[str] | None = None
-) -> dict[str, Any]:
+async def replication_document(broker: Broker, topics: frozenset[str] | None = None) -> dict[str, Any]:
     """How the followers of this node's leaders stand, and the replicas here that follow."""
     now = broker.host.clock.monotonic()
     followers: dict[NodeId, dict[str, int]] = {}
@@ -56,11 +53,13 @@ async def replication_document(
                 leading.append(
                     _named(partition)
                     | {
-                        "epoch": leader.epoch, "end": partition.log.end,
+                        "epoch": leader.epoch,
+                        "end": partition.log.end,
                         "high_watermark": leader.high_watermark,
-                        "in_sync": sorted(leader.in_sync), "followers": described,
+                        "in_sync": sorted(leader.in_sync),
+                        "followers": described,
                     }
-                )  # fmt: skip
+                )
         elif partition.follower is not None:
             followed += 1
             one = _follower(broker, partition, now)
@@ -69,11 +68,16 @@ async def replication_document(
                 following.append(_named(partition) | one)
     return {
         "node": broker.node_id,
-        "leads": led, "follows": followed, "follows_behind": followed_behind,
+        "leads": led,
+        "follows": followed,
+        "follows_behind": followed_behind,
         "followers": [{"node": node, **counts} for node, counts in sorted(followers.items())],
-        "behind": behind, "leading": leading, "following": following,
-        "catch_up": _catching_up(broker, now), "scrub": scrub_document(broker),
-    }  # fmt: skip
+        "behind": behind,
+        "leading": leading,
+        "following": following,
+        "catch_up": _catching_up(broker, now),
+        "scrub": scrub_document(broker),
+    }
 
 
 def _named(partition: Partition) -> dict[str, Any]:
@@ -92,42 +96,50 @@ async def get_metrics(call: Call) -> Response:
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/v1/replication", handler=get_replication, tag="replication",
+        method="GET",
+        path="/v1/replication",
+        handler=get_replication,
+        tag="replication",
         params=(TOPICS,),
-        summary="How followers of this node's leaders stand, its own, catch-ups and its scrubber.",
+        summary="Report the followers of this node's leaders, its own replicas that follow, catch-ups "
+        "and the scrubber.",
     ),
     Operation(
-        method="GET", path="/metrics", handler=get_metrics, tag="replication",
+        method="GET",
+        path="/metrics",
+        handler=get_metrics,
+        tag="replication",
         media_type="text/plain",
-        summary="The same in numbers, for Prometheus.",
+        summary="Metrics for Prometheus.",
     ),
-)  # fmt: skip
+)
 
 
 # A leader's side.
 
 
-def _followers(
-    broker: Broker, partition: Partition, leader: Leader, now: float
-) -> Iterable[dict[str, Any]]:
+def _followers(broker: Broker, partition: Partition, leader: Leader, now: float) -> Iterable[dict[str, Any]]:
     place = broker.image.topics_by_id.get(partition.topic_id)
     for node, view in leader.followers.items():
         if node not in leader.replicas or place is None:
             continue
         key = Key(place.partitions[partition.name.partition].cluster_id, node)
-        known = broker.catching_up.all.get(key)
+        known = broker.replication.catching_up.all.get(key)
         is_in_sync = node in leader.in_sync
         lag = None if view.offset == NO_OFFSET else max(partition.log.end - view.offset, 0)
         yield {
-            "node": node, "state": _state(broker, node, known, is_in_sync=is_in_sync),
+            "node": node,
+            "state": _state(broker, node, known, is_in_sync=is_in_sync),
             "end": None if view.offset == NO_OFFSET else view.offset,
             "held": None if view.held == NO_OFFSET else view.held,
             "lag_records": lag,
             "lag_bytes": None if lag is None else partition.log.bytes_after(view.offset),
             "lag_ms": 0 if not lag else _ms(now - view.level_at),
-            "level_ms_ago": _ms(now - view.level_at), "asked_ms_ago": _asked(view, now),
-            "in_sync": is_in_sync, "catch_up": None if known is None else known.id,
-        }  # fmt: skip
+            "level_ms_ago": _ms(now - view.level_at),
+            "asked_ms_ago": _asked(view, now),
+            "in_sync": is_in_sync,
+            "catch_up": None if known is None else known.id,
+        }
 
 
 def _state(broker: Broker, node: NodeId, known: CatchUp | None, *, is_in_sync: bool) -> str:
@@ -160,7 +172,7 @@ def _follower(broker: Broker, partition: Partition, now: float) -> dict[str, Any
     follower = partition.follower
     assert follower is not None
     lag = partition.records_behind
-    answered_at = broker.fetching.answered_at(follower.leader)
+    answered_at = broker.replication.fetching.answered_at(follower.leader)
     why = partition.log.refusal
     if not follower.is_aligned:
         state = "aligning"
@@ -168,47 +180,65 @@ def _follower(broker: Broker, partition: Partition, now: float) -> dict[str, Any
         is_far = lag > broker.config.catchup_threshold_records
         state = "behind" if is_far or why is not None else "following"
     return {
-        "leader": follower.leader, "epoch": follower.epoch, "state": state,
-        "end": partition.log.end, "held": partition.held_end,
-        "high_watermark": partition.high_watermark, "lag_records": lag,
-        "answered_ms_ago": None if answered_at is None else _ms(now - answered_at), "why": why,
-    }  # fmt: skip
+        "leader": follower.leader,
+        "epoch": follower.epoch,
+        "state": state,
+        "end": partition.log.end,
+        "held": partition.held_end,
+        "high_watermark": partition.high_watermark,
+        "lag_records": lag,
+        "answered_ms_ago": None if answered_at is None else _ms(now - answered_at),
+        "why": why,
+    }
 
 
 # Catch-ups.
 
 
 def _catching_up(broker: Broker, now: float) -> dict[str, Any]:
-    found = broker.catching_up.all
+    found = broker.replication.catching_up.all
     pace = found.pace
     states = Counter(one.state.value for one in found)
     listed = sorted(found, key=lambda one: one.state is State.WAITING)[:LISTED_MAX]
     return {
         "bytes_per_second": round(pace.bytes_per_second) or None,
-        "is_raised_above_inflow": pace.is_raised, "concurrent_max": found.concurrent_max,
-        "begun": found.began, "finished": found.finished, "bytes_sent": found.bytes_sent,
+        "is_raised_above_inflow": pace.is_raised,
+        "concurrent_max": found.concurrent_max,
+        "begun": found.began,
+        "finished": found.finished,
+        "bytes_sent": found.bytes_sent,
         "states": {state.value: states[state.value] for state in LIVE},
         "running": [_catch_up(one, now) for one in listed],
         "ended": [_catch_up(one, now) for one in found.ended],
-    }  # fmt: skip
+    }
 
 
 def _catch_up(one: CatchUp, now: float) -> dict[str, Any]:
     rate, eta = one.rate(), one.eta_seconds()
     ended_at = one.ended_at
     return {
-        "id": one.id, "topic": one.name.topic, "partition": one.name.partition,
-        "node": one.key.follower, "epoch": one.epoch, "state": one.state.value,
-        "why": one.why or None, "from": one.first, "at": one.at, "to": one.target,
-        "done": round(one.done, 4), "records_left": one.records_left,
-        "bytes_sent": one.bytes_sent, "bytes_left": one.bytes_left,
+        "id": one.id,
+        "topic": one.name.topic,
+        "partition": one.name.partition,
+        "node": one.key.follower,
+        "epoch": one.epoch,
+        "state": one.state.value,
+        "why": one.why or None,
+        "from": one.first,
+        "at": one.at,
+        "to": one.target,
+        "done": round(one.done, 4),
+        "records_left": one.records_left,
+        "bytes_sent": one.bytes_sent,
+        "bytes_left": one.bytes_left,
         "bytes_per_second": None if rate is None else round(rate),
-        "eta_ms": None if eta is None else _ms(eta), "attempts": one.attempts,
+        "eta_ms": None if eta is None else _ms(eta),
+        "attempts": one.attempts,
         "began_anew": one.began_anew,
         "began_ms_ago": _ms(now - one.began_at),
         "took_ms": None if ended_at is None else _ms(ended_at - one.began_at),
         "attempt_ms": _ms((now if ended_at is None else ended_at) - one.attempt_at),
-    }  # fmt: skip
+    }
 
 
 def _ms(seconds: float) -> int:
@@ -229,51 +259,51 @@ async def metrics_text(broker: Broker) -> str:
         return [(f'{{follower="{one["node"]}"}}', one[field]) for one in found["followers"]]
 
     family("partitions_led", "gauge", "Partitions that this node leads.", [("", found["leads"])])
+    family("partitions_followed", "gauge", "Partitions that this node follows.", [("", found["follows"])])
     family(
-        "partitions_followed", "gauge", "Partitions that this node follows.",
-        [("", found["follows"])],
-    )  # fmt: skip
-    family(
-        "partitions_followed_behind", "gauge", "Those of them that are behind here.",
+        "partitions_followed_behind",
+        "gauge",
+        "Those of them that are behind here.",
         [("", found["follows_behind"])],
-    )  # fmt: skip
+    )
     family("follower_replicas", "gauge", "Replicas that follow this node.", by_follower("replicas"))
     family("follower_in_sync", "gauge", "Those of them in sync.", by_follower("in_sync"))
-    family(
-        "follower_lag_records", "gauge", "Records that followers lack.", by_follower("lag_records")
-    )
+    family("follower_lag_records", "gauge", "Records that followers lack.", by_follower("lag_records"))
     family("follower_lag_bytes", "gauge", "About as many bytes.", by_follower("lag_bytes"))
     family(
-        "catch_ups", "gauge", "Catch-ups under way, by state.",
+        "catch_ups",
+        "gauge",
+        "Catch-ups under way, by state.",
         [(f'{{state="{state}"}}', count) for state, count in catch_up["states"].items()],
-    )  # fmt: skip
+    )
     family("catch_ups_begun_total", "counter", "Catch-ups begun.", [("", catch_up["begun"])])
+    family("catch_ups_finished_total", "counter", "Those that were finished.", [("", catch_up["finished"])])
     family(
-        "catch_ups_finished_total", "counter", "Those that were finished.",
-        [("", catch_up["finished"])],
-    )  # fmt: skip
-    family(
-        "catch_up_bytes_sent_total", "counter", "Bytes sent to those who catch up.",
+        "catch_up_bytes_sent_total",
+        "counter",
+        "Bytes sent to those who catch up.",
         [("", catch_up["bytes_sent"])],
-    )  # fmt: skip
+    )
     family(
-        "disk_full", "gauge", "1 while this node's disk has no room, else 0.",
+        "disk_full",
+        "gauge",
+        "1 while this node's disk has no room, else 0.",
         [("", int(broker.room.is_full))],
-    )  # fmt: skip
+    )
     family(
-        "out_of_files", "gauge", "1 while this node can open no more files, else 0.",
+        "out_of_files",
+        "gauge",
+        "1 while this node can open no more files, else 0.",
         [("", int(broker.room.lacks_files))],
-    )  # fmt: skip
-    applied, errors = broker.fetching.totals()
+    )
+    applied, errors = broker.replication.fetching.totals()
+    family("replication_applied_total", "counter", "Offsets appended of what leaders sent.", [("", applied)])
     family(
-        "replication_applied_total", "counter", "Offsets appended of what leaders sent.",
-        [("", applied)],
-    )  # fmt: skip
-    family(
-        "replication_errors_total", "counter",
+        "replication_errors_total",
+        "counter",
         "Requests of followers that were not answered, and answers that could not be taken.",
         [("", errors)],
-    )  # fmt: skip
+    )
     for name, kind, text, value in scrub_families(broker):
         family(name, kind, text, [("", value)])
     return page.text

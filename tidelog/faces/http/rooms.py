@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.broker.packing import NewRecord
-from tidelog.broker.record_service import EARLIEST, LATEST, MIB, Batches, ReadOutside
 from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
@@ -24,17 +22,13 @@ from tidelog.faces.http.push import EventStream, Feed, Source, push_to_socket
 from tidelog.faces.http.records import outside
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
-from tidelog.faces.http.streams import (
-    RECORDS_MAX,
-    Cursor,
-    RecordStream,
-    begin_stream,
-    write_cursor,
-)
+from tidelog.faces.http.streams import RECORDS_MAX, Cursor, RecordStream, begin_stream, write_cursor
 from tidelog.faces.http.values import show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.model import Offset, topic_name_problem
 from tidelog.records import Record
+from tidelog.services.packing import NewRecord
+from tidelog.services.records import EARLIEST, LATEST, MIB, Batches, ReadOutside
 
 PREFIX: Final = "room."
 EVENT_HEADER: Final = "event"
@@ -128,9 +122,11 @@ async def get_room(call: Call) -> RoomShown:
     found = await _read(call, offset=LATEST, records_max=1)
     counts = await call.node.services.pubsub.all_counts()
     return RoomShown(
-        name=call.path["room"], first=found.log_start, next=found.high_watermark,
+        name=call.path["room"],
+        first=found.log_start,
+        next=found.high_watermark,
         subscribers=counts.get(topic_of(call), 0),
-    )  # fmt: skip
+    )
 
 
 async def drop_room(call: Call) -> dict[str, Any]:
@@ -171,9 +167,7 @@ async def history(call: Call) -> Events:
         if not (start.isascii() and start.isdecimal() and len(start) < 19):
             raise Problem(400, f"from is {start!r}; it must be earliest, latest or an event's id")
         offset = int(start)
-    found = await _read(
-        call, offset=offset, wait_seconds=call["wait_ms"] / 1000, records_max=call["limit"]
-    )
+    found = await _read(call, offset=offset, wait_seconds=call["wait_ms"] / 1000, records_max=call["limit"])
     records, following = await call.node.services.records.aside(
         len(found.data), partial(found.unpack, call["limit"], MIB)
     )
@@ -192,9 +186,11 @@ async def _read(call: Call, **wanted: Any) -> Batches:
 def _shown(record: Record) -> EventShown:
     kind = next((value or b"" for name, value in record.headers if name == EVENT_HEADER), b"")
     return EventShown(
-        id=record.offset, event=kind.decode("utf-8", "replace") or "message",
-        data=show_stored(record.value or b"null")[0], at_ms=record.timestamp_ms,
-    )  # fmt: skip
+        id=record.offset,
+        event=kind.decode("utf-8", "replace") or "message",
+        data=show_stored(record.value or b"null")[0],
+        at_ms=record.timestamp_ms,
+    )
 
 
 def _show(found: Batches, number: int, bytes_max: int) -> tuple[list[tuple[bytes, Offset]], Offset]:
@@ -242,9 +238,10 @@ async def subscribe_socket(call: Call) -> None:
 _ROOM: Final = "/v1/rooms/{room}"
 _MISSING: Final = {404: "There is no such room."}
 _FROM: Final = Param(
-    name="from", default="latest",
+    name="from",
+    default="latest",
     doc="earliest, latest, the id of an event, or the cursor of one that was heard.",
-)  # fmt: skip
+)
 _SUBSCRIBE: Final = (
     _FROM,
     Param(name="last-event-id", is_header=True, doc="As browsers send it; stronger than `from`."),
@@ -252,51 +249,91 @@ _SUBSCRIBE: Final = (
 
 OPERATIONS: Final = (
     Operation(
-        method="POST", path=_ROOM + "/events", handler=publish, tag="rooms", body=NewEvent,
-        answer=EventMade, status=201, params=WRITE_PARAMS, errors=_MISSING,
-        summary="Tell a room of an event, which it remembers.",
+        method="POST",
+        path=_ROOM + "/events",
+        handler=publish,
+        tag="rooms",
+        body=NewEvent,
+        answer=EventMade,
+        status=201,
+        params=WRITE_PARAMS,
+        errors=_MISSING,
+        summary="Publish an event in a room.",
     ),
     Operation(
-        method="GET", path=_ROOM + "/events", handler=history, tag="rooms", answer=Events,
+        method="GET",
+        path=_ROOM + "/events",
+        handler=history,
+        tag="rooms",
+        answer=Events,
         params=(
             Param(
-                name="from", default="earliest",
+                name="from",
+                default="earliest",
                 doc="earliest, latest, or the id of an event: the first that is wanted.",
             ),
-            Param(
-                name="limit", kind=int, default=100, least=1, most=EVENTS_AT_ONCE, doc="At most.",
-            ),
-            Param(
-                name="wait_ms", kind=int, default=0, least=0, most=30_000,
-                doc="How long to wait for one.",
-            ),
+            Param(name="limit", kind=int, default=100, least=1, most=EVENTS_AT_ONCE, doc="At most."),
+            Param(name="wait_ms", kind=int, default=0, least=0, most=30_000, doc="How long to wait for one."),
         ),
-        errors=_MISSING, summary="The history of a room.",
+        errors=_MISSING,
+        summary="Read the history of a room.",
     ),
     Operation(
-        method="GET", path=_ROOM + "/subscribe", handler=subscribe_events, tag="rooms",
-        params=_SUBSCRIBE, answer=EventShown, errors=_MISSING,
-        media_type=EVENTS, summary="Hear the events of a room, as server-sent events.",
+        method="GET",
+        path=_ROOM + "/subscribe",
+        handler=subscribe_events,
+        tag="rooms",
+        params=_SUBSCRIBE,
+        answer=EventShown,
+        errors=_MISSING,
+        media_type=EVENTS,
+        summary="Subscribe to a room, by server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET, path=_ROOM + "/subscribe", handler=subscribe_socket, tag="rooms",
-        params=_SUBSCRIBE, answer=EventShown, errors=_MISSING,
-        summary="Hear the events of a room, over a WebSocket.",
+        method=WEB_SOCKET,
+        path=_ROOM + "/subscribe",
+        handler=subscribe_socket,
+        tag="rooms",
+        params=_SUBSCRIBE,
+        answer=EventShown,
+        errors=_MISSING,
+        summary="Subscribe to a room, over a WebSocket.",
     ),
     Operation(
-        method="GET", path="/v1/rooms", handler=list_rooms, tag="rooms", answer=Rooms,
-        params=(LIMIT, AFTER), summary="List the rooms.",
+        method="GET",
+        path="/v1/rooms",
+        handler=list_rooms,
+        tag="rooms",
+        answer=Rooms,
+        params=(LIMIT, AFTER),
+        summary="List the rooms.",
     ),
     Operation(
-        method="PUT", path=_ROOM, handler=make_room, tag="rooms", body=RoomWanted,
-        answer=RoomShown, status=201, errors={200: "It was there."}, summary="Make a room.",
+        method="PUT",
+        path=_ROOM,
+        handler=make_room,
+        tag="rooms",
+        body=RoomWanted,
+        answer=RoomShown,
+        status=201,
+        errors={200: "It was there."},
+        summary="Create a room.",
     ),
     Operation(
-        method="GET", path=_ROOM, handler=get_room, tag="rooms", answer=RoomShown,
-        errors=_MISSING, summary="How long a room's history is, and who listens.",
+        method="GET",
+        path=_ROOM,
+        handler=get_room,
+        tag="rooms",
+        answer=RoomShown,
+        errors=_MISSING,
+        summary="Describe a room: the length of its history, its listeners.",
     ),
     Operation(
-        method="DELETE", path=_ROOM, handler=drop_room, tag="rooms", errors=_MISSING,
+        method="DELETE",
+        path=_ROOM,
+        handler=drop_room,
+        tag="rooms",
+        errors=_MISSING,
         summary="Delete a room and its history.",
     ),
-)  # fmt: skip
+)

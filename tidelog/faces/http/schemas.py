@@ -66,14 +66,18 @@ class SchemaDesk:
         self._away_until = float("-inf")
         self._url = broker.config.schema_registry_url
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Do `work` aside; a Problem if there is no registry, if it is away or too busy."""
+    def check(self) -> None:
+        """A Problem if there is no registry."""
         if not self._url:
             raise Problem(
                 400,
                 f"encodings {', '.join(FORMATS)} need a schema registry: this node has no "
                 "schema.registry.url",
             )
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do `work` aside; a Problem if there is no registry, if it is away or too busy."""
+        self.check()
         if self._now() < self._away_until:
             raise Problem(503, "the schema registry is away; try again", headers=AWAY)
         if self._waiting >= WAITING_MAX:
@@ -112,9 +116,7 @@ class SchemaDesk:
     def form(self, part: str, name: str) -> "PartFormat":
         from tidelog.schemas.formats import PartFormat
 
-        return PartFormat(
-            part=part, name=name, url=self._url, user_info=os.environ.get(USER) or None
-        )
+        return PartFormat(part=part, name=name, url=self._url, user_info=os.environ.get(USER) or None)
 
 
 class PartShower:
@@ -138,9 +140,7 @@ class PartShower:
             codec = self._codec(number)
             text = codec.text(payload)
             if text == NULL or not is_json(text):
-                raise SchemaProblem(
-                    f"JSON cannot say it as a value: {text[:80].decode(errors='replace')}"
-                )
+                raise SchemaProblem(f"JSON cannot say it as a value: {text[:80].decode(errors='replace')}")
             used = SchemaUsed(id=number, message=codec.message_of(payload))
             return msgspec.Raw(text), self._name, used, None
         except RegistryDown:
@@ -155,9 +155,7 @@ class PartShower:
         if not self._form.registry().knows(number):
             self._asked += 1
             if self._asked > ASKED_MAX:
-                raise SchemaProblem(
-                    f"schema {number} was not asked for: one request asks for {ASKED_MAX}"
-                )
+                raise SchemaProblem(f"schema {number} was not asked for: one request asks for {ASKED_MAX}")
         try:
             return self._form.writer_of(number)
         except RegistryRefused as error:

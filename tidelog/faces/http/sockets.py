@@ -10,13 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from starlette.requests import HTTPConnection, Request
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
-from uvicorn.protocols.utils import ClientDisconnected
-
 from tidelog.config.setting import split_list
 from tidelog.errors import BrokerError
 from tidelog.faces.http.api import Call, Operation, require_cluster
+from tidelog.faces.http.edge.messages import Head, Request
+from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
 from tidelog.faces.http.problems import Problem, problem_of
 
 if TYPE_CHECKING:
@@ -40,20 +38,22 @@ def socket_of(call: Call) -> WebSocket:
 def socket_endpoint(
     node: "Node", operation: Operation, kept: dict[Any, Any]
 ) -> Callable[[WebSocket], Awaitable[None]]:
-    """What Starlette calls for this operation."""
+    """What serves this operation."""
+
+    takes = operation.takes
 
     async def serve(socket: WebSocket) -> None:
         refuse_foreign_page(node, socket)
         require_cluster(node, operation)
         if node.is_stopping:
             raise Problem(503, "the node is stopping; go to another")
-        call = Call(node, operation, cast(Request, socket), kept)
+        call = Call(node, operation, cast(Request, socket), takes, kept)
         try:
             await operation.handler(call)
-        except (WebSocketDisconnect, ClientDisconnected):
+        except WebSocketDisconnect:
             return
         except Exception as error:
-            if socket.application_state is WebSocketState.CONNECTING:
+            if not socket.is_accepted:
                 raise  # it is told by an answer with a status
             await _close(socket, *_farewell(call, error))
         else:
@@ -62,17 +62,14 @@ def socket_endpoint(
     return serve
 
 
-def refuse_foreign_page(node: "Node", asked: HTTPConnection) -> None:
+def refuse_foreign_page(node: "Node", asked: Head) -> None:
     """Problem if a page asks that may not read our answers, where its browser would let it."""
     origin = asked.headers.get("origin")
     if origin is None or origin.partition("://")[2] == asked.headers.get("host"):
         return
     allowed = split_list(node.broker.config.http_cors_origins)
     if origin not in allowed and "*" not in allowed:
-        raise Problem(
-            403,
-            f"pages of {origin!r} may not do that here; http.cors.origins has those that may",
-        )
+        raise Problem(403, f"pages of {origin!r} may not do that here; http.cors.origins has those that may")
 
 
 def _farewell(call: Call, error: Exception) -> tuple[int, str]:
@@ -85,10 +82,10 @@ def _farewell(call: Call, error: Exception) -> tuple[int, str]:
 
 
 async def _close(socket: WebSocket, code: int, reason: str) -> None:
-    if WebSocketState.DISCONNECTED in (socket.application_state, socket.client_state):
+    if socket.is_over:
         return
     fits = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
     try:
         await socket.close(code, fits)
-    except (ClientDisconnected, RuntimeError):
+    except WebSocketDisconnect:
         pass  # it has gone by itself meanwhile

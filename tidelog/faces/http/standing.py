@@ -123,9 +123,7 @@ async def survey(broker: Broker, wants: Callable[[TopicPartition], bool]) -> Sur
     return found
 
 
-def _add_led(
-    found: Survey, broker: Broker, partition: Partition, leader: Leader, now: float
-) -> None:
+def _add_led(found: Survey, broker: Broker, partition: Partition, leader: Leader, now: float) -> None:
     found.leads += 1
     found.end += partition.log.end
     found.start += partition.log.start
@@ -142,11 +140,14 @@ def _add_led(
             worst = standing
     found.partitions.append(
         PartitionStanding(
-            name=partition.name, leads=True, offset=partition.log.end,
+            name=partition.name,
+            leads=True,
+            offset=partition.log.end,
             status=Status.IN_SYNC if worst is None else worst.status,
-            lag=0 if worst is None else worst.lag, lag_ms=0 if worst is None else worst.lag_ms,
+            lag=0 if worst is None else worst.lag,
+            lag_ms=0 if worst is None else worst.lag_ms,
         )
-    )  # fmt: skip
+    )
 
 
 def _add_followed(found: Survey, broker: Broker, partition: Partition, now: float) -> None:
@@ -154,10 +155,14 @@ def _add_followed(found: Survey, broker: Broker, partition: Partition, now: floa
     standing = following_of(broker, partition, now)
     found.partitions.append(
         PartitionStanding(
-            name=partition.name, leads=False, offset=partition.log.end, status=standing.status,
-            lag=standing.lag, lag_ms=standing.lag_ms,
+            name=partition.name,
+            leads=False,
+            offset=partition.log.end,
+            status=standing.status,
+            lag=standing.lag,
+            lag_ms=standing.lag_ms,
         )
-    )  # fmt: skip
+    )
     if found.following is None:
         found.following = standing
     else:
@@ -167,15 +172,13 @@ def _add_followed(found: Survey, broker: Broker, partition: Partition, now: floa
 # A leader's side.
 
 
-def followers_of(
-    broker: Broker, partition: Partition, leader: Leader, now: float
-) -> Iterator[Standing]:
+def followers_of(broker: Broker, partition: Partition, leader: Leader, now: float) -> Iterator[Standing]:
     """How each follower of a partition that this node leads stands."""
     end = partition.log.end
     for node, view in leader.followers.items():
         if node not in leader.replicas:
             continue
-        session = broker.feeding.session(node)
+        session = broker.replication.feeding.session(node)
         offset = None if view.offset == NO_OFFSET else view.offset
         lag = None if offset is None else max(end - offset, 0)
         lag_ms = 0 if lag == 0 else _ms(now - view.level_at)
@@ -187,10 +190,15 @@ def followers_of(
             began_at = max(session.connected_at, leader.began_at)
             status = Status.LAGGING if _was_level(view, began_at) else Status.SYNCING
         yield Standing(
-            node=node, status=status, offset=offset, lag=lag, lag_ms=lag_ms, leader_offset=end,
+            node=node,
+            status=status,
+            offset=offset,
+            lag=lag,
+            lag_ms=lag_ms,
+            leader_offset=end,
             connected_at=None if session is None else session.connected_at,
             spoke_at=None if session is None else session.told_at,
-        )  # fmt: skip
+        )
 
 
 def _was_level(view: FollowerView, began_at: float) -> bool:
@@ -211,10 +219,16 @@ def following_of(broker: Broker, partition: Partition, now: float) -> Standing:
     follower, end = partition.follower, partition.log.end
     if follower is None:  # nobody leads
         return Standing(
-            node=None, status=Status.DISCONNECTED, offset=end, lag=None, lag_ms=0,
-            connected_at=None, spoke_at=None, leader_offset=None,
-        )  # fmt: skip
-    fetcher = broker.fetching.fetcher(follower.leader)
+            node=None,
+            status=Status.DISCONNECTED,
+            offset=end,
+            lag=None,
+            lag_ms=0,
+            connected_at=None,
+            spoke_at=None,
+            leader_offset=None,
+        )
+    fetcher = broker.replication.fetching.fetcher(follower.leader)
     connected_at = None if fetcher is None else fetcher.connected_at
     answered_at = None if fetcher is None else fetcher.answered_at
     lag = partition.records_behind
@@ -232,10 +246,15 @@ def following_of(broker: Broker, partition: Partition, now: float) -> Standing:
     else:
         status = Status.SYNCING if follower.level_at is None else Status.LAGGING
     return Standing(
-        node=follower.leader, status=status, offset=end, lag=lag, lag_ms=lag_ms,
-        connected_at=connected_at, spoke_at=answered_at,
+        node=follower.leader,
+        status=status,
+        offset=end,
+        lag=lag,
+        lag_ms=lag_ms,
+        connected_at=connected_at,
+        spoke_at=answered_at,
         leader_offset=max(follower.watermark, end) if follower.is_aligned else None,
-    )  # fmt: skip
+    )
 
 
 def _is_in_sync(broker: Broker, partition: Partition) -> bool:

@@ -10,30 +10,25 @@ Rule 3: what cannot be gone on with is said, and is the end: a topic that was de
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from tidelog.broker.record_service import (
-    LATEST,
-    MIB,
-    Batches,
-    Purges,
-    ReadOutside,
-    RecordService,
-)
 from tidelog.errors import BrokerError, UnknownTopicOrPartition
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
-from tidelog.faces.http.records import ENCODING, RecordShown, outside, show_record
+from tidelog.faces.http.records import DECODED, KEYS_DECODED, RecordShown, outside, show_record
+from tidelog.faces.http.schemas import PartShower, SchemaDesk
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
 from tidelog.model import Offset
+from tidelog.schemas.table import FORMATS
+from tidelog.services.records import LATEST, MIB, Batches, Purges, ReadOutside, RecordService
 
 PARTITIONS_MAX: Final = 256
 RECORDS_MAX: Final = 5000
@@ -42,6 +37,7 @@ SLICE: Final = 250
 """Events between two breaths: to number them takes a millisecond."""
 WAIT_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.5
+UNAVAILABLE: Final = 503
 _CURSOR_MAX: Final = 16 * 1024
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -65,9 +61,12 @@ class RecordStreamed(RecordShown, kw_only=True, omit_defaults=True):
     partition: int
 
 
-Show = Callable[[Batches, int, int], tuple[list[tuple[bytes, Offset]], Offset]]
+Shown = tuple[list[tuple[bytes, Offset]], Offset]
+Show = Callable[[Batches, int, int], Shown]
 """What is told of some batches of a partition, up to a size: each event as JSON with the offset
 after it; and after all."""
+Aside = Callable[[int, Callable[[], Shown]], Awaitable[Shown]]
+"""Does such work of so many bytes in a thread."""
 
 
 class RecordStream:
@@ -81,9 +80,12 @@ class RecordStream:
         positions: dict[int, Offset],
         show: "Show",
         since: dict[int, Purges] | None = None,
+        aside: Aside | None = None,
     ) -> None:
         """`since`, for a client that must hear of every deletion of what it was told: how often
-        deletions had been purged from each partition of which it was told of nothing before."""
+        deletions had been purged from each partition of which it was told of nothing before.
+        `aside` is where records become events; by default where the service unpacks them."""
+        self._aside: Aside = aside or service.aside
         self._since = since
         self._service = service
         self._topic = topic
@@ -99,9 +101,7 @@ class RecordStream:
     async def fill(self, feed: Feed) -> None:
         """A `push.Source`."""
         loop = asyncio.get_running_loop()
-        tasks = [
-            loop.create_task(in_turn(self._follow(number, feed))) for number in self._positions
-        ]
+        tasks = [loop.create_task(in_turn(self._follow(number, feed))) for number in self._positions]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -115,9 +115,7 @@ class RecordStream:
         offset = self._positions[number]
         while True:
             found = await self._read(number, offset, bytes_max)
-            shown, offset = await self._service.aside(
-                len(found.data), partial(self._show, found, number, bytes_max)
-            )
+            shown, offset = await self._aside(len(found.data), partial(self._show, found, number, bytes_max))
             for first in range(0, len(shown), SLICE):
                 if not await feed.room():
                     return
@@ -135,10 +133,14 @@ class RecordStream:
         while True:
             try:
                 found = await self._service.read(
-                    self._topic, number, offset=offset, wait_seconds=WAIT_SECONDS,
-                    bytes_max=bytes_max, records_max=RECORDS_MAX,
+                    self._topic,
+                    number,
+                    offset=offset,
+                    wait_seconds=WAIT_SECONDS,
+                    bytes_max=bytes_max,
+                    records_max=RECORDS_MAX,
                     since=None if self._since is None else self._since.get(number),
-                )  # fmt: skip
+                )
             except ReadOutside as error:
                 if error.topic != self._topic_id:
                     raise _another(self._topic) from None
@@ -164,8 +166,9 @@ def check_purged(topic: str, number: int, offset: Offset, found: Batches) -> Non
             416,
             f"deletions before offset {found.purged} of {topic}-{number} were compacted, and some "
             f"may have come after {offset}; begin anew, from the start",
-            log_start=found.log_start, high_watermark=found.high_watermark,
-        )  # fmt: skip
+            log_start=found.log_start,
+            high_watermark=found.high_watermark,
+        )
 
 
 def _another(topic: str) -> Problem:
@@ -173,15 +176,34 @@ def _another(topic: str) -> Problem:
 
 
 def show_records(
-    encoding: str, found: Batches, number: int, bytes_max: int
-) -> tuple[list[tuple[bytes, Offset]], Offset]:
-    """Each record as JSON with the offset after it; and after all."""
+    encoding: str, formats: dict[str, str], desk: SchemaDesk, found: Batches, number: int, bytes_max: int
+) -> Shown:
+    """Each record as JSON with the offset after it; and after all.
+
+    `formats` are those of the schema registry by which keys and values are decoded.
+    """
     records, next_offset = found.unpack(RECORDS_MAX, bytes_max)
+    parts = {part: PartShower(desk, part, one) for part, one in formats.items()}
     shown = [
-        (_encode(RecordStreamed(partition=number, **show_record(one, encoding))), one.offset + 1)
+        (_encode(RecordStreamed(partition=number, **show_record(one, encoding, parts))), one.offset + 1)
         for one in records
     ]
     return shown, next_offset
+
+
+def decoding_aside(desk: SchemaDesk) -> Aside:
+    """Decodes where the records' pages are decoded; a registry that is away or busy is waited for."""
+
+    async def aside(_: int, work: Callable[[], Shown]) -> Shown:
+        while True:
+            try:
+                return await desk.run(work)
+            except Problem as problem:
+                if problem.status != UNAVAILABLE:
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    return aside
 
 
 # Cursors.
@@ -197,9 +219,7 @@ def read_cursor(text: str) -> Cursor:
         with suppress(ValueError, msgspec.MsgspecError, RecursionError):
             cursor = _read_cursor(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     if cursor is None or min(cursor.positions.values(), default=0) < 0:
-        raise Problem(
-            400, f"from is {text[:100]!r}; it must be earliest, latest, or the id of an event"
-        )
+        raise Problem(400, f"from is {text[:100]!r}; it must be earliest, latest, or the id of an event")
     return cursor
 
 
@@ -208,10 +228,19 @@ def read_cursor(text: str) -> Cursor:
 
 async def open_stream(call: Call) -> RecordStream:
     """The stream that a request asks for; a Problem if it cannot be."""
+    desk = call.keep(SchemaDesk)
+    asked = {"key": call["key_encoding"], "value": call["encoding"]}
+    formats = {part: one for part, one in asked.items() if one in FORMATS}
+    if formats:
+        desk.check()
     return await begin_stream(
-        call.node.services.records, call.path["topic"], call["last-event-id"] or call["from"],
-        partial(show_records, call["encoding"]), call["partitions"],
-    )  # fmt: skip
+        call.node.services.records,
+        call.path["topic"],
+        call["last-event-id"] or call["from"],
+        partial(show_records, call["encoding"], formats, desk),
+        call["partitions"],
+        aside=decoding_aside(desk) if formats else None,
+    )
 
 
 async def begin_stream(
@@ -222,6 +251,7 @@ async def begin_stream(
     partitions: str | None = None,
     *,
     hears_deletions: bool = False,
+    aside: Aside | None = None,
 ) -> RecordStream:
     """The stream of a topic from `start` on: earliest, latest, or a cursor.
 
@@ -249,7 +279,7 @@ async def begin_stream(
         if cursor.topic is not None:
             raise _another(name)
         return await begin_stream(
-            service, name, start, show, partitions, hears_deletions=hears_deletions
+            service, name, start, show, partitions, hears_deletions=hears_deletions, aside=aside
         )
     positions: dict[int, Offset] = {}
     since: dict[int, Purges] = {}
@@ -265,9 +295,8 @@ async def begin_stream(
             since[number] = now.purges  # who has been told of nothing lacks nothing
         elif hears_deletions:
             check_purged(name, number, position, now)
-    return RecordStream(
-        service, name, topic.id.hex, positions, show, since if hears_deletions else None
-    )
+    heard = since if hears_deletions else None
+    return RecordStream(service, name, topic.id.hex, positions, show, heard, aside)
 
 
 def _all_numbers(count: int, topic: str) -> list[int]:
@@ -303,16 +332,19 @@ async def stream_socket(call: Call) -> None:
 
 PARAMS: Final = (
     Param(
-        name="from", default="latest",
+        name="from",
+        default="latest",
         doc="earliest, latest, or a cursor: the id of the last event that was seen.",
     ),
     Param(name="partitions", doc="Numbers between commas; all by default."),
-    ENCODING,
+    DECODED,
+    KEYS_DECODED,
     Param(
-        name="last-event-id", is_header=True,
+        name="last-event-id",
+        is_header=True,
         doc="As browsers send it when they connect again; stronger than `from`.",
     ),
-)  # fmt: skip
+)
 ERRORS: Final = {
     404: "There is no such topic or partition.",
     416: "A log does not hold what the cursor names any more.",
@@ -320,13 +352,24 @@ ERRORS: Final = {
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/v1/topics/{topic}/stream", handler=stream_events, tag="streams",
-        params=PARAMS, answer=RecordStreamed, errors=ERRORS,
-        media_type=EVENTS, summary="A topic's records as server-sent events, as they come.",
+        method="GET",
+        path="/v1/topics/{topic}/stream",
+        handler=stream_events,
+        tag="streams",
+        params=PARAMS,
+        answer=RecordStreamed,
+        errors=ERRORS,
+        media_type=EVENTS,
+        summary="Stream a topic's records as server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET, path="/v1/topics/{topic}/ws", handler=stream_socket, tag="streams",
-        params=PARAMS, answer=RecordStreamed, errors=ERRORS,
-        summary="A topic's records as messages of a WebSocket, as they come.",
+        method=WEB_SOCKET,
+        path="/v1/topics/{topic}/ws",
+        handler=stream_socket,
+        tag="streams",
+        params=PARAMS,
+        answer=RecordStreamed,
+        errors=ERRORS,
+        summary="Stream a topic's records over a WebSocket.",
     ),
-)  # fmt: skip
+)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
-from starlette.responses import Response
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.topics import create_topic, delete_topic
@@ -20,6 +19,7 @@ from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import ConfigError, InvalidConfig
 from tidelog.faces.http.api import JSON, Call, Operation
+from tidelog.faces.http.edge.messages import Response
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.log.directory import encode_id
 from tidelog.model import INTERNAL_TOPICS, NO_NODE
@@ -102,9 +102,11 @@ async def list_topics(call: Call) -> TopicList:
 async def make_topic(call: Call) -> Response:
     wanted: TopicWanted = call.body
     new = NewTopic(
-        name=wanted.name, partitions=wanted.partitions or -1, replication=wanted.replication or -1,
+        name=wanted.name,
+        partitions=wanted.partitions or -1,
+        replication=wanted.replication or -1,
         config={name: _text(value) for name, value in wanted.config.items()},
-    )  # fmt: skip
+    )
     await create_topic(call.broker, new)
     location = {"location": f"/v1/topics/{quote(wanted.name)}"}
     return Response(await _described(call, wanted.name), 201, headers=location, media_type=JSON)
@@ -127,9 +129,7 @@ async def drop_topic(call: Call) -> TopicDropped:
     return TopicDropped(name=topic.name)
 
 
-def _change(
-    broker: Broker, image: ClusterImage, name: str, wanted: TopicChange
-) -> list[MetadataRecord]:
+def _change(broker: Broker, image: ClusterImage, name: str, wanted: TopicChange) -> list[MetadataRecord]:
     topic = decisions.find_topic(image, name)
     records: list[MetadataRecord] = []
     if wanted.partitions not in (None, len(topic.partitions)):
@@ -167,10 +167,13 @@ def _listed(topic: TopicImage) -> TopicListed:
 
 def _facts(topic: TopicImage) -> dict[str, Any]:
     return {
-        "name": topic.name, "id": encode_id(topic.id), "partition_count": len(topic.partitions),
-        "replication": topic.partitions[0].replication, "internal": topic.name in INTERNAL_TOPICS,
+        "name": topic.name,
+        "id": encode_id(topic.id),
+        "partition_count": len(topic.partitions),
+        "replication": topic.partitions[0].replication,
+        "internal": topic.name in INTERNAL_TOPICS,
         "config": topic.config,
-    }  # fmt: skip
+    }
 
 
 async def _described(call: Call, name: str) -> bytes:
@@ -189,35 +192,63 @@ async def _described(call: Call, name: str) -> bytes:
 def _partition(topic: TopicImage, number: int) -> PartitionDescribed:
     partition = topic.partitions[number]
     return PartitionDescribed(
-        partition=number, leader=None if partition.leader == NO_NODE else partition.leader,
-        epoch=partition.epoch, replicas=list(partition.replicas),
+        partition=number,
+        leader=None if partition.leader == NO_NODE else partition.leader,
+        epoch=partition.epoch,
+        replicas=list(partition.replicas),
         in_sync=sorted(partition.in_sync),
-    )  # fmt: skip
+    )
 
 
 _UNKNOWN: Final = {404: "There is no such topic."}
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/v1/topics", handler=list_topics, tag="topics", answer=TopicList,
-        params=(LIMIT, AFTER), summary="List the topics by name, a page at a time.",
+        method="GET",
+        path="/v1/topics",
+        handler=list_topics,
+        tag="topics",
+        answer=TopicList,
+        params=(LIMIT, AFTER),
+        summary="List the topics by name, a page at a time.",
     ),
     Operation(
-        method="POST", path="/v1/topics", handler=make_topic, tag="topics", body=TopicWanted,
-        answer=TopicDescribed, status=201, summary="Make a topic.",
+        method="POST",
+        path="/v1/topics",
+        handler=make_topic,
+        tag="topics",
+        body=TopicWanted,
+        answer=TopicDescribed,
+        status=201,
+        summary="Create a topic.",
         errors={409: "There is a topic of that name."},
     ),
     Operation(
-        method="GET", path="/v1/topics/{topic}", handler=describe_topic, tag="topics",
-        answer=TopicDescribed, summary="Describe a topic and its partitions.", errors=_UNKNOWN,
+        method="GET",
+        path="/v1/topics/{topic}",
+        handler=describe_topic,
+        tag="topics",
+        answer=TopicDescribed,
+        summary="Describe a topic and its partitions.",
+        errors=_UNKNOWN,
     ),
     Operation(
-        method="PATCH", path="/v1/topics/{topic}", handler=change_topic, tag="topics",
-        body=TopicChange, answer=TopicDescribed, errors=_UNKNOWN,
-        summary="Give a topic more partitions, or other settings.",
+        method="PATCH",
+        path="/v1/topics/{topic}",
+        handler=change_topic,
+        tag="topics",
+        body=TopicChange,
+        answer=TopicDescribed,
+        errors=_UNKNOWN,
+        summary="Add partitions to a topic, or change its settings.",
     ),
     Operation(
-        method="DELETE", path="/v1/topics/{topic}", handler=drop_topic, tag="topics",
-        answer=TopicDropped, summary="Delete a topic and all of its records.", errors=_UNKNOWN,
+        method="DELETE",
+        path="/v1/topics/{topic}",
+        handler=drop_topic,
+        tag="topics",
+        answer=TopicDropped,
+        summary="Delete a topic and all of its records.",
+        errors=_UNKNOWN,
     ),
-)  # fmt: skip
+)

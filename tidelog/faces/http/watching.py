@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.broker.record_service import Batches
+from tidelog.copies.views.kv import entry_of
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, push_to_socket
@@ -20,7 +20,7 @@ from tidelog.faces.http.sockets import socket_of
 from tidelog.faces.http.streams import RECORDS_MAX, RecordStream, begin_stream
 from tidelog.faces.http.values import show_key, show_stored
 from tidelog.model import Offset
-from tidelog.views.kv import entry_of
+from tidelog.services.records import Batches
 
 _encode: Final = msgspec.json.Encoder().encode
 _STARTS: Final = {"now": "latest", "start": "earliest"}
@@ -51,9 +51,14 @@ def _show(
         key, key_encoding = show_key(entry.key)
         value, encoding = (None, "json") if entry.value is None else show_stored(entry.value)
         change = KeyChanged(
-            key=key, value=value, version=entry.version, expires_at_ms=entry.expires_at_ms,
-            encoding=encoding, key_encoding=key_encoding, deleted=entry.value is None,
-        )  # fmt: skip
+            key=key,
+            value=value,
+            version=entry.version,
+            expires_at_ms=entry.expires_at_ms,
+            encoding=encoding,
+            key_encoding=key_encoding,
+            deleted=entry.value is None,
+        )
         shown.append((_encode(change), record.offset + 1))
     return shown, next_offset
 
@@ -83,14 +88,16 @@ async def watch_socket(call: Call) -> None:
 PARAMS: Final = (
     Param(name="prefix", doc="Only keys that begin with it."),
     Param(
-        name="from", default="now",
+        name="from",
+        default="now",
         doc="now, start (all keys first), or a cursor: the id of the last event that was seen.",
     ),
     Param(
-        name="last-event-id", is_header=True,
+        name="last-event-id",
+        is_header=True,
         doc="As browsers send it when they connect again; stronger than `from`.",
     ),
-)  # fmt: skip
+)
 _ERRORS: Final = {
     404: "There is no such bucket.",
     416: "The cursor's place is gone, or deletions that came after it; begin anew.",
@@ -98,13 +105,24 @@ _ERRORS: Final = {
 
 OPERATIONS: Final = (
     Operation(
-        method="GET", path="/v1/kv/{bucket}:watch", handler=watch_events, tag="key-value",
-        params=PARAMS, answer=KeyChanged, media_type=EVENTS, errors=_ERRORS,
-        summary="Hear of every change of a bucket's keys, by server-sent events.",
+        method="GET",
+        path="/v1/kv/{bucket}:watch",
+        handler=watch_events,
+        tag="key-value",
+        params=PARAMS,
+        answer=KeyChanged,
+        media_type=EVENTS,
+        errors=_ERRORS,
+        summary="Watch the changes of a bucket's keys, by server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET, path="/v1/kv/{bucket}:watch", handler=watch_socket, tag="key-value",
-        params=PARAMS, answer=KeyChanged, errors=_ERRORS,
-        summary="Hear of every change of a bucket's keys, over a WebSocket.",
+        method=WEB_SOCKET,
+        path="/v1/kv/{bucket}:watch",
+        handler=watch_socket,
+        tag="key-value",
+        params=PARAMS,
+        answer=KeyChanged,
+        errors=_ERRORS,
+        summary="Watch the changes of a bucket's keys, over a WebSocket.",
     ),
-)  # fmt: skip
+)

@@ -11,26 +11,36 @@ from tidelog.model import ProducerId
 KEY_MAX: Final = 256
 
 IDEMPOTENCY_KEY: Final = Param(
-    name="idempotency-key", is_header=True,
+    name="idempotency-key",
+    is_header=True,
     doc="Names this request: sent again with the same key, it gets the same answer and is not done "
     "twice. Up to 256 characters; remembered for `idempotency.window.ms`.",
-)  # fmt: skip
+)
 IDEMPOTENCY_REPEAT: Final = Param(
-    name="idempotency-repeat", kind=bool, default=False, is_header=True,
+    name="idempotency-repeat",
+    kind=bool,
+    default=False,
+    is_header=True,
     doc="Whether an earlier attempt with this key may have arrived, or may arrive yet. Then even "
     "an answer of nothing is remembered through a failover.",
-)  # fmt: skip
+)
 MIN_REPLICAS_ACK: Final = Param(
-    name="min_replicas_ack", kind=int, least=0, most=100,
+    name="min_replicas_ack",
+    kind=int,
+    least=0,
+    most=100,
     doc="How many replicas beside the leader must hold it, too, before it is answered; 0: the "
     "leader alone is enough. By default what `http.min.replicas.ack` says, or else the topic "
     "demands, which this never weakens but by 0.",
-)  # fmt: skip
+)
 SYNC_TIMEOUT_MS: Final = Param(
-    name="sync_timeout_ms", kind=int, least=1, most=300_000,
+    name="sync_timeout_ms",
+    kind=int,
+    least=1,
+    most=300_000,
     doc="How long to wait for that; then 504 says what is known. By default what "
     "`http.sync.timeout.ms` says: 30 s.",
-)  # fmt: skip
+)
 
 WRITE_PARAMS: Final = (IDEMPOTENCY_KEY, MIN_REPLICAS_ACK, SYNC_TIMEOUT_MS)
 
@@ -50,9 +60,7 @@ def wanted_of(call: Call, scope: str = "") -> Wanted:
     if copies is None and config.http_min_replicas_ack >= 0:
         copies = config.http_min_replicas_ack
     return Wanted(
-        once=once_of(None if key is None else f"{scope}\0{key}"),
-        copies=copies,
-        seconds=seconds_of(call),
+        once=once_of(None if key is None else f"{scope}\0{key}"), copies=copies, seconds=seconds_of(call)
     )
 
 

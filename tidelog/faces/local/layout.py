@@ -210,10 +210,19 @@ def some_free_ports() -> Iterator[int]:
 def options(content: ClusterFile, entry: NodeEntry, directory: Path) -> list[str]:
     """`tidelog start`'s options for one node."""
     return [
-        "--data", str(directory / f"node-{entry.id}"), "--node-id", str(entry.id),
-        "--kafka", entry.kafka, "--http", entry.http, "--peer", entry.peer,
-        "--quorum", content.quorum,
-    ]  # fmt: skip
+        "--data",
+        str(directory / f"node-{entry.id}"),
+        "--node-id",
+        str(entry.id),
+        "--kafka",
+        entry.kafka,
+        "--http",
+        entry.http,
+        "--peer",
+        entry.peer,
+        "--quorum",
+        content.quorum,
+    ]
 
 
 def ready_line(content: ClusterFile, directory: Path) -> str:

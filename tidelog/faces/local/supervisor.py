@@ -154,9 +154,7 @@ class Supervisor:
         try:
             remove_socket(self.directory)  # one that was killed has left its own
             with socket_path(self.directory) as path:
-                self._server = await asyncio.start_unix_server(
-                    self._serve, path, limit=REQUEST_BYTES_MAX
-                )
+                self._server = await asyncio.start_unix_server(self._serve, path, limit=REQUEST_BYTES_MAX)
         finally:
             os.umask(mask)
 
@@ -182,9 +180,12 @@ class Supervisor:
         if command == "status":
             return
         actions: dict[str, Callable[[Child], Awaitable[None]]] = {
-            "start": Child.start, "stop": Child.stop, "kill": Child.kill, "pause": Child.pause,
+            "start": Child.start,
+            "stop": Child.stop,
+            "kill": Child.kill,
+            "pause": Child.pause,
             "resume": Child.resume,
-        }  # fmt: skip
+        }
         self.content.node(number)
         if self.is_stopping:
             raise CannotDo("the cluster is stopping")
@@ -288,10 +289,18 @@ class Child:
         )
         with supervisor.log_path(entry.id).open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tidelog.faces.local.child", str(os.getpid()), "start",
-                *options, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=log, process_group=0, env={**os.environ, VARIABLE: address},
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "tidelog.faces.local.child",
+                str(os.getpid()),
+                "start",
+                *options,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                process_group=0,
+                env={**os.environ, VARIABLE: address},
+            )
         entry.pid, entry.state, entry.exit_code = self._process.pid, State.STARTING, None
         self._watching = asyncio.create_task(self._watch(self._process))
         await supervisor.note()

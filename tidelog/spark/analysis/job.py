@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tidelog.spark.analysis.plan import CannotAnalyze, Plan, Wanted, make_plan
+from tidelog.spark.analysis.plan import AnalysisPlan, CannotAnalyze, Wanted, make_plan
 from tidelog.spark.analysis.summary import Summary, as_json, summarize
 from tidelog.spark.analysis.totals import Totals, add_all_up, read_all, span_of
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.progress import OnProgress, watched, why_failed
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Analysis:
     """What was looked at, and what it comes to."""
 
-    plan: Plan
+    plan: AnalysisPlan
     summary: Summary
     began: datetime
     seconds: float
@@ -41,13 +41,13 @@ class Analysis:
         }
 
 
-def plan_of(bootstrap: str, wanted: Wanted) -> Plan:
+def plan_of(bootstrap: str, wanted: Wanted) -> AnalysisPlan:
     """What will be read; fails before Spark is started if there is nothing."""
     return ask(bootstrap, lambda client: make_plan(client, wanted))
 
 
 def analyze(
-    spark: "SparkSession", bootstrap: str, plan: Plan, *, on_progress: OnProgress | None = None
+    spark: "SparkSession", bootstrap: str, plan: AnalysisPlan, *, on_progress: OnProgress | None = None
 ) -> Analysis:
     """Look at what was planned; CannotAnalyze if that fails."""
     from pyspark.errors import PySparkException
@@ -58,13 +58,12 @@ def analyze(
     except PySparkException as error:
         raise CannotAnalyze(why_failed(error)) from error
     return Analysis(
-        plan=plan, summary=summarize(plan, totals), began=began,
-        seconds=time.monotonic() - started,
-    )  # fmt: skip
+        plan=plan, summary=summarize(plan, totals), began=began, seconds=time.monotonic() - started
+    )
 
 
 def _add_up(
-    spark: "SparkSession", bootstrap: str, plan: Plan, on_progress: OnProgress | None
+    spark: "SparkSession", bootstrap: str, plan: AnalysisPlan, on_progress: OnProgress | None
 ) -> Totals:
     measures = read_all(spark, bootstrap, plan.tasks()).persist()
     try:

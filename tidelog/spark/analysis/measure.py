@@ -36,12 +36,19 @@ WANTED: Final = ("offset", "timestamp", "key", "value")
 
 MEASURES: Final = pa.schema(
     [
-        ("kind", pa.string()), ("topic", pa.string()), ("partition", pa.int32()),
-        ("place", pa.int64()), ("what", pa.string()), ("key", pa.binary()),
-        ("records", pa.int64()), ("batches", pa.int64()), ("stored", pa.int64()),
-        ("payload", pa.int64()), ("end", pa.int64()),
+        ("kind", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("place", pa.int64()),
+        ("what", pa.string()),
+        ("key", pa.binary()),
+        ("records", pa.int64()),
+        ("batches", pa.int64()),
+        ("stored", pa.int64()),
+        ("payload", pa.int64()),
+        ("end", pa.int64()),
     ]
-)  # fmt: skip
+)
 SPARK: Final = (
     "kind string, topic string, partition int, place bigint, what string, key binary, "
     "records bigint, batches bigint, stored bigint, payload bigint, end bigint"
@@ -80,9 +87,7 @@ class Measure:
         self._parts: list[pa.Table] = []
         self._rows = 0
 
-    def add(
-        self, rows: pa.RecordBatch, headers: Sequence[BatchHeader], within: OffsetRange
-    ) -> None:
+    def add(self, rows: pa.RecordBatch, headers: Sequence[BatchHeader], within: OffsetRange) -> None:
         """Take the records of `within`, as decoded, and the headers of all of their batches."""
         key, value = rows.column("key"), rows.column("value")
         key_bytes, value_bytes = _lengths(key), _lengths(value)
@@ -101,19 +106,12 @@ class Measure:
         """All sums so far."""
         counted = self._keys.counts()
         self._put(Kind.KEY, counted.num_rows, key=counted["key"], records=counted["count"])
-        self._put(
-            Kind.KEYS, 1, records=pa.array([self._keys.nulls]),
-            payload=pa.array([self._keys.lowered]),
-        )  # fmt: skip
+        self._put(Kind.KEYS, 1, records=pa.array([self._keys.nulls]), payload=pa.array([self._keys.lowered]))
         self._settle()
         return self._parts[0]
 
     def _batches(
-        self,
-        headers: Sequence[BatchHeader],
-        offsets: Numbers,
-        payload: Numbers,
-        within: OffsetRange,
+        self, headers: Sequence[BatchHeader], offsets: Numbers, payload: Numbers, within: OffsetRange
     ) -> None:
         shown = [header for header in headers if header.base_offset < within.end]
         if not shown:
@@ -128,10 +126,15 @@ class Measure:
         seconds = np.array([header.max_timestamp // 1000 for header in shown], np.int64)
         codecs = pa.array([header.codec.name.lower() for header in shown], pa.string())
         self._keep(
-            Kind.BATCH, place=seconds, what=codecs, records=records, payload=of_batch,
-            batches=begins.astype(np.int64), stored=np.where(begins, stored, 0),
+            Kind.BATCH,
+            place=seconds,
+            what=codecs,
+            records=records,
+            payload=of_batch,
+            batches=begins.astype(np.int64),
+            stored=np.where(begins, stored, 0),
             end=np.minimum(last, within.end),
-        )  # fmt: skip
+        )
         self._sizes(Size.BATCH, stored[begins])
         counts = np.array([header.record_count for header in shown], np.int64)
         self._sizes(Size.BATCH_RECORDS, counts[begins])
@@ -142,9 +145,13 @@ class Measure:
         sums = np.bincount(powers, sizes)
         places = np.flatnonzero(counts)
         self._put(
-            Kind.SIZE, len(places), place=pa.array(places), what=_repeat(what, len(places)),
-            records=pa.array(counts[places]), payload=pa.array(sums[places].astype(np.int64)),
-        )  # fmt: skip
+            Kind.SIZE,
+            len(places),
+            place=pa.array(places),
+            what=_repeat(what, len(places)),
+            records=pa.array(counts[places]),
+            payload=pa.array(sums[places].astype(np.int64)),
+        )
 
     def _keep(self, kind: Kind, **columns: "pa.Array | Numbers") -> None:
         rows = len(next(iter(columns.values())))
@@ -162,14 +169,14 @@ class Measure:
         self._rows = self._parts[0].num_rows
 
 
-def rows_of(
-    kind: Kind, topic: str, partition: int, rows: int, columns: Mapping[str, pa.Array]
-) -> pa.Table:
+def rows_of(kind: Kind, topic: str, partition: int, rows: int, columns: Mapping[str, pa.Array]) -> pa.Table:
     """Rows of one kind; whatever is not among `columns` is null."""
     given = {
-        "kind": _repeat(kind, rows), "topic": _repeat(topic, rows),
-        "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows), **columns,
-    }  # fmt: skip
+        "kind": _repeat(kind, rows),
+        "topic": _repeat(topic, rows),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        **columns,
+    }
     arrays = [
         given[field.name].cast(field.type) if field.name in given else pa.nulls(rows, field.type)
         for field in MEASURES

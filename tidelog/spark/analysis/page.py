@@ -17,9 +17,7 @@ def analysis_page(analysis: Analysis) -> str:
     """The whole page, as HTML."""
     summary = analysis.summary
     page = Page("Analysis of topics")
-    page.text(
-        f"Cluster {analysis.plan.cluster_id}, {analysis.began:%Y-%m-%d %H:%M:%S} UTC", "faint"
-    )
+    page.text(f"Cluster {analysis.plan.cluster_id}, {analysis.began:%Y-%m-%d %H:%M:%S} UTC", "faint")
     if analysis.is_estimate:
         sample = analysis.plan.wanted.sample
         page.text(f"Estimated from a sample of about {sample:.2%} of all offsets.", "warn")
@@ -36,12 +34,17 @@ def analysis_page(analysis: Analysis) -> str:
         ["Topic", "Records#", "Batches#", "Stored#", "Keys and values#", "Ratio#", "Skew#"],
         [
             (
-                one.topic, f"{one.records:,.0f}", f"{one.batches:,.0f}", short(one.stored),
-                short(one.payload), ratio(one.payload, one.stored), f"{one.skew:.2f}",
+                one.topic,
+                f"{one.records:,.0f}",
+                f"{one.batches:,.0f}",
+                short(one.stored),
+                short(one.payload),
+                ratio(one.payload, one.stored),
+                f"{one.skew:.2f}",
             )
             for one in summary.topics
         ],
-    )  # fmt: skip
+    )
     for topic in summary.topics:
         _topic(page, topic, summary.seconds)
     if summary.lags:
@@ -66,8 +69,9 @@ def _topic(page: Page, one: TopicSummary, seconds: int) -> None:
         page.bars(
             f"{sizes.what.capitalize()}: mean {sizes.mean:,.1f}, half are below "
             f"{sizes.median_below:,}, 99 of 100 below {sizes.most_below:,}",
-            [Series(name=sizes.what, points=bars)], labels,
-        )  # fmt: skip
+            [Series(name=sizes.what, points=bars)],
+            labels,
+        )
     page.text("Partitions", "faint")
     _shares(page, "Partition", one.partitions)
     page.text("Compression", "faint")
@@ -81,13 +85,17 @@ def _shares(page: Page, what: str, shares: Sequence[Share]) -> None:
         [what, "Records#", "Share#", "Batches#", "Stored#", "Keys and values#", "Ratio#"],
         [
             (
-                one.name, f"{one.records:,.0f}", f"{one.records / total:.1%}",
-                f"{one.batches:,.0f}", short(one.stored), short(one.payload),
+                one.name,
+                f"{one.records:,.0f}",
+                f"{one.records / total:.1%}",
+                f"{one.batches:,.0f}",
+                short(one.stored),
+                short(one.payload),
                 ratio(one.payload, one.stored),
             )
             for one in shares
         ],
-    )  # fmt: skip
+    )
 
 
 def _keys(page: Page, one: TopicSummary) -> None:
@@ -112,8 +120,7 @@ def _lags(page: Page, lags: Sequence[Lag]) -> None:
         ticks = time_ticks([at for one in shown for at, _ in one.points])
         page.lines(topic, [Series(name=one.group, points=one.points) for one in shown], ticks)
         page.table(
-            ["Group", "Last#", "Most#"],
-            [(one.group, f"{one.last:,}", f"{one.most:,}") for one in found],
+            ["Group", "Last#", "Most#"], [(one.group, f"{one.last:,}", f"{one.most:,}") for one in found]
         )
 
 

@@ -47,7 +47,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AnalysisPlan:
     """What is looked at, as it was when the analysis began."""
 
     cluster_id: str
@@ -86,7 +86,7 @@ def sampled(one: OffsetRange, fraction: float) -> list[OffsetRange]:
     return [OffsetRange(one.topic, one.partition, at, at + size) for at in starts]
 
 
-async def make_plan(client: AdminClient, wanted: Wanted) -> Plan:
+async def make_plan(client: AdminClient, wanted: Wanted) -> AnalysisPlan:
     """Ask the cluster; CannotAnalyze if there is nothing to look at."""
     cluster = await client.cluster()
     every = await client.topics()
@@ -108,10 +108,9 @@ async def make_plan(client: AdminClient, wanted: Wanted) -> Plan:
     for topic in every:
         if topic.name == OFFSETS_TOPIC:
             commits = await _bounds(client, topic, Wanted(to_ms=wanted.to_ms), is_committed=True)
-    return Plan(
-        cluster_id=cluster.cluster_id or "", wanted=wanted, bounds=tuple(bounds),
-        commits=tuple(commits),
-    )  # fmt: skip
+    return AnalysisPlan(
+        cluster_id=cluster.cluster_id or "", wanted=wanted, bounds=tuple(bounds), commits=tuple(commits)
+    )
 
 
 async def _bounds(

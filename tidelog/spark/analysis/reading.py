@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tidelog.client.slices import Missing, Slice, SliceReader
 from tidelog.records import iterate_batches
-from tidelog.spark import asking
+from tidelog.spark import client_loop
 from tidelog.spark.analysis.commits import measure_commits
 from tidelog.spark.analysis.measure import WANTED, Measure
 from tidelog.spark.analysis.plan import Task
@@ -49,9 +49,14 @@ def _decoded(found: Slice, wanted: OffsetRange) -> Iterator[tuple[pa.RecordBatch
     at = max(found.start, wanted.start)
     while at < min(found.next_offset, wanted.end):
         decoded = decode(
-            found.fetched.records, topic=wanted.topic, partition=wanted.partition, start=at,
-            end=wanted.end, aborted=found.fetched.aborted, wanted=WANTED,
-        )  # fmt: skip
+            found.fetched.records,
+            topic=wanted.topic,
+            partition=wanted.partition,
+            start=at,
+            end=wanted.end,
+            aborted=found.fetched.aborted,
+            wanted=WANTED,
+        )
         assert decoded.next_offset > at, "a slice holds at least one whole batch"
         within = OffsetRange(wanted.topic, wanted.partition, at, decoded.next_offset)
         at = decoded.next_offset
@@ -59,19 +64,19 @@ def _decoded(found: Slice, wanted: OffsetRange) -> Iterator[tuple[pa.RecordBatch
             yield decoded.batch, within
 
 
-def _slices(
-    bootstrap: str, wanted: OffsetRange, *, read_committed: bool = False
-) -> Iterator[Slice]:
-    return asking.iterate(_fetch(bootstrap, wanted, read_committed=read_committed))
+def _slices(bootstrap: str, wanted: OffsetRange, *, read_committed: bool = False) -> Iterator[Slice]:
+    return client_loop.iterate(_fetch(bootstrap, wanted, read_committed=read_committed))
 
 
-async def _fetch(
-    bootstrap: str, wanted: OffsetRange, *, read_committed: bool
-) -> AsyncGenerator[Slice, None]:
+async def _fetch(bootstrap: str, wanted: OffsetRange, *, read_committed: bool) -> AsyncGenerator[Slice, None]:
     reader = SliceReader(
-        client=asking.client(bootstrap), topic=wanted.topic, partition=wanted.partition,
-        position=wanted.start, end=wanted.end, read_committed=read_committed,
-    )  # fmt: skip
+        client=client_loop.client(bootstrap),
+        topic=wanted.topic,
+        partition=wanted.partition,
+        position=wanted.start,
+        end=wanted.end,
+        read_committed=read_committed,
+    )
     while reader.position < wanted.end:
         try:
             async with aclosing(reader.slices()) as slices:

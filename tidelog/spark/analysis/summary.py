@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from tidelog.model import Offset, TopicPartition
 from tidelog.spark.analysis.commits import read_key
 from tidelog.spark.analysis.measure import Kind
-from tidelog.spark.analysis.plan import Plan
+from tidelog.spark.analysis.plan import AnalysisPlan
 from tidelog.spark.analysis.totals import Committed, Heavy, Keys, Moment, Sizes, Totals
 
 KEY_CHARACTERS_MAX: Final = 60
@@ -134,17 +134,15 @@ class Summary:
     lags: tuple[Lag, ...]
 
 
-def summarize(plan: Plan, totals: Totals) -> Summary:
+def summarize(plan: AnalysisPlan, totals: Totals) -> Summary:
     factors = plan.factors()
     names = sorted({one.topic for one in plan.bounds})
     topics = [_topic(name, plan, totals, factors) for name in names]
-    return Summary(
-        seconds=totals.seconds, topics=tuple(topics), lags=tuple(lags(plan, totals)),
-    )  # fmt: skip
+    return Summary(seconds=totals.seconds, topics=tuple(topics), lags=tuple(lags(plan, totals)))
 
 
 def _topic(
-    name: str, plan: Plan, totals: Totals, factors: Mapping[TopicPartition, float]
+    name: str, plan: AnalysisPlan, totals: Totals, factors: Mapping[TopicPartition, float]
 ) -> TopicSummary:
     moments = [one for one in totals.moments if one.topic == name]
     whole = _factor(name, plan, factors)
@@ -166,7 +164,7 @@ def _topic(
     )
 
 
-def _factor(name: str, plan: Plan, factors: Mapping[TopicPartition, float]) -> float:
+def _factor(name: str, plan: AnalysisPlan, factors: Mapping[TopicPartition, float]) -> float:
     """What a topic's sums are to be multiplied by."""
     bounds = [one for one in plan.bounds if one.topic == name and one.count]
     read = sum(one.count / factors[one.place] for one in bounds)
@@ -184,10 +182,7 @@ def _points(moments: Iterable[Moment], factors: Mapping[TopicPartition, float]) 
 
 
 def _partitions(
-    topic: str,
-    numbers: Iterable[int],
-    moments: Sequence[Moment],
-    factors: Mapping[TopicPartition, float],
+    topic: str, numbers: Iterable[int], moments: Sequence[Moment], factors: Mapping[TopicPartition, float]
 ) -> Iterable[Share]:
     for number in numbers:
         mine = [one for one in moments if one.partition == number and one.kind == Kind.BATCH]
@@ -227,10 +222,13 @@ def histograms(sizes: Iterable[Sizes], factor: float) -> Iterable[Histogram]:
         found = sorted(by_what[what], key=lambda one: one.power)
         count = sum(one.things for one in found)
         yield Histogram(
-            what=what, count=count * factor, mean=sum(one.total for one in found) / count,
-            median_below=_below(found, count * 0.5), most_below=_below(found, count * 0.99),
+            what=what,
+            count=count * factor,
+            mean=sum(one.total for one in found) / count,
+            median_below=_below(found, count * 0.5),
+            most_below=_below(found, count * 0.99),
             bins=tuple(Bin(2**one.power, one.things * factor) for one in found),
-        )  # fmt: skip
+        )
 
 
 def _below(sizes: Sequence[Sizes], count: float) -> int:
@@ -243,9 +241,7 @@ def _below(sizes: Sequence[Sizes], count: float) -> int:
     return 1
 
 
-def _heaviest(
-    heavy: Iterable[Heavy], topic: str, records: int, factor: float
-) -> Iterable[HeavyKey]:
+def _heaviest(heavy: Iterable[Heavy], topic: str, records: int, factor: float) -> Iterable[HeavyKey]:
     for one in heavy:
         if one.topic == topic:
             yield HeavyKey(key_text(one.key), one.records * factor, one.records / max(records, 1))
@@ -264,7 +260,7 @@ def key_text(key: bytes) -> str:
 # Lag.
 
 
-def lags(plan: Plan, totals: Totals) -> Iterable[Lag]:
+def lags(plan: AnalysisPlan, totals: Totals) -> Iterable[Lag]:
     """How far each group was behind, wherever there is something to tell."""
     places = {one.place: one.start for one in plan.bounds}
     ends: dict[TopicPartition, dict[int, Offset]] = defaultdict(dict)
@@ -283,9 +279,7 @@ def lags(plan: Plan, totals: Totals) -> Iterable[Lag]:
             yield Lag(group=group, topic=topic, points=points)
 
 
-def _commits(
-    committed: Iterable[Committed],
-) -> Iterable[tuple[str, TopicPartition, int, Offset]]:
+def _commits(committed: Iterable[Committed]) -> Iterable[tuple[str, TopicPartition, int, Offset]]:
     known: dict[bytes, tuple[str, TopicPartition] | None] = {}
     for one in committed:
         if one.key not in known:
@@ -324,12 +318,15 @@ def as_json(summary: Summary) -> dict[str, Any]:
         "topics": [_topic_json(one) for one in summary.topics],
         "lags": [
             {
-                "group": one.group, "topic": one.topic, "last": one.last, "most": one.most,
+                "group": one.group,
+                "topic": one.topic,
+                "last": one.last,
+                "most": one.most,
                 "points": [list(point) for point in one.points],
             }
             for one in summary.lags
         ],
-    }  # fmt: skip
+    }
 
 
 def _topic_json(one: TopicSummary) -> dict[str, Any]:
@@ -345,25 +342,33 @@ def _topic_json(one: TopicSummary) -> dict[str, Any]:
         "codecs": [_share_json("codec", share) for share in one.codecs],
         "sizes": [
             {
-                "what": sizes.what, "count": round(sizes.count), "mean": round(sizes.mean, 1),
-                "median_below": sizes.median_below, "most_below": sizes.most_below,
+                "what": sizes.what,
+                "count": round(sizes.count),
+                "mean": round(sizes.mean, 1),
+                "median_below": sizes.median_below,
+                "most_below": sizes.most_below,
                 "bins": [[each.below, round(each.things)] for each in sizes.bins],
             }
             for sizes in one.histograms
         ],
         "keys": {
-            "count": one.keys, "is_all": one.keys_are_all, "no_key": round(one.no_key),
+            "count": one.keys,
+            "is_all": one.keys_are_all,
+            "no_key": round(one.no_key),
             "uncounted": round(one.uncounted),
             "heaviest": [
                 {"key": key.key, "records": round(key.records), "share": round(key.share, 6)}
                 for key in one.heaviest
             ],
         },
-    }  # fmt: skip
+    }
 
 
 def _share_json(what: str, share: Share) -> dict[str, Any]:
     return {
-        what: share.name, "records": round(share.records), "batches": round(share.batches),
-        "stored": round(share.stored), "payload": round(share.payload),
-    }  # fmt: skip
+        what: share.name,
+        "records": round(share.records),
+        "batches": round(share.batches),
+        "stored": round(share.stored),
+        "payload": round(share.payload),
+    }

@@ -23,9 +23,24 @@ TIMES_MAX: Final = 120
 KEYS_MAX: Final = 20
 TASKS_PER_CORE: Final = 8
 SECONDS: Final = (
-    1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 86400, 7 * 86400, 30 * 86400,
-    365 * 86400, 100 * 365 * 86400, 10000 * 365 * 86400,
-)  # fmt: skip
+    1,
+    5,
+    10,
+    30,
+    60,
+    300,
+    600,
+    1800,
+    3600,
+    10800,
+    21600,
+    86400,
+    7 * 86400,
+    30 * 86400,
+    365 * 86400,
+    100 * 365 * 86400,
+    10000 * 365 * 86400,
+)
 """How long one point may stand for."""
 
 
@@ -131,10 +146,11 @@ def add_all_up(measures: "DataFrame", span: int) -> Totals:
         .groupBy("kind", "topic", "partition", "what", "key", "at")
         .agg(
             *(_sum(name) for name in ("records", "batches", "stored", "payload")),
-            f.max("end").alias("most"), f.max_by("end", "place").alias("last"),
+            f.max("end").alias("most"),
+            f.max_by("end", "place").alias("last"),
         )
         .collect()
-    )  # fmt: skip
+    )
     by_kind: dict[str, list[Any]] = {one.value: [] for one in Kind}
     for row in rows:
         by_kind[row["kind"]].append(row)
@@ -159,11 +175,19 @@ def moment_seconds(span: int) -> int:
 def _moments(rows: Sequence[Any]) -> list[Moment]:
     found = (
         Moment(
-            row["kind"], row["topic"], row["partition"], row["what"], row["at"], row["records"],
-            row["batches"], row["stored"], row["payload"], row["most"],
+            row["kind"],
+            row["topic"],
+            row["partition"],
+            row["what"],
+            row["at"],
+            row["records"],
+            row["batches"],
+            row["stored"],
+            row["payload"],
+            row["most"],
         )
         for row in rows
-    )  # fmt: skip
+    )
     return sorted(found, key=lambda one: one.at)
 
 

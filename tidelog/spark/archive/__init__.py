@@ -17,6 +17,7 @@
     changing.py   rows changed on their way into a topic
     restoring.py  from the archive back into a topic
     replaying.py  from a topic into another
+    merging.py    small files of an archive, merged with their neighbours
 
 Rule 1: what is archived is what the table's current snapshot says, and nothing else: no file beside
         it, no group's offset. A file counts once a snapshot names it.

@@ -25,24 +25,11 @@ from tidelog.client.wire import ConnectionFailed
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.catalog import create_topic, set_aside
 from tidelog.spark.archive.cleaning import remove_strays
-from tidelog.spark.archive.files import (
-    FILE_BYTES,
-    NAMES,
-    Destination,
-    WrittenFile,
-    write_range,
-)  # fmt: skip
+from tidelog.spark.archive.files import FILE_BYTES, NAMES, Destination, WrittenFile, write_range
 from tidelog.spark.archive.logs import Log, check_not_cut, look_at
 from tidelog.spark.archive.merging import merge_archived
 from tidelog.spark.archive.problems import Problems, collecting, raise_all
-from tidelog.spark.archive.spans import (
-    ArchiveAhead,
-    check_reaches,
-    lacking,
-    next_round,
-    rows_for,
-    whole,
-)
+from tidelog.spark.archive.spans import ArchiveAhead, check_reaches, lacking, next_round, rows_for, whole
 from tidelog.spark.archive.tables import OtherTopic, Outpaced, TopicTable
 from tidelog.spark.archive.tasks import run_tasks
 from tidelog.spark.connect import parallelism
@@ -149,9 +136,15 @@ class Archiver:
     """
 
     def __init__(
-        self, spark: "SparkSession", catalog: Catalog, bootstrap: str, topics: Sequence[str],
-        settings: Settings, *, on_progress: OnProgress | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        spark: "SparkSession",
+        catalog: Catalog,
+        bootstrap: str,
+        topics: Sequence[str],
+        settings: Settings,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> None:
         self._spark = spark
         self._catalog = catalog
         self._bootstrap = bootstrap
@@ -163,7 +156,7 @@ class Archiver:
         self.logs: dict[str, Log] = {}
         self.tables: dict[str, TopicTable] = {}
         problems = self._open_all()
-        if not self.tables:
+        if not self.tables and not any(is_passing(error) for error in problems.values()):
             raise_all(problems)
 
     def once(self) -> None:
@@ -180,9 +173,12 @@ class Archiver:
         return problems
 
     def keep_on(
-        self, interval_seconds: float, stopping: threading.Event, *,
+        self,
+        interval_seconds: float,
+        stopping: threading.Event,
+        *,
         after: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Archive until told to stop: everything each interval, and whole files at once.
 
         What goes wrong is logged and tried again, so a cluster that is away is waited for; it is
@@ -297,9 +293,7 @@ class Archiver:
             return None
         written = sum(one.bytes for one in self.done.values())
         known = sum(len(log.spans) for log in self.logs.values())
-        waiting = {
-            (one.topic, one.partition) for topic in self.tables for one in self._lacking(topic, {})
-        }
+        waiting = {(one.topic, one.partition) for topic in self.tables for one in self._lacking(topic, {})}
         partitions = known - len(waiting), known
 
         def on_progress(at: Progress) -> None:

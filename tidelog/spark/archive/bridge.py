@@ -62,9 +62,7 @@ class History:
         `log` says what the log has of each partition. RecordsLost, if some of it is in neither.
         Streams `prefer_log`, for which the archive is only the way to get there.
         """
-        cut = cut_history(
-            wanted, self.spans, log, lost=self.lost, may_lose=may_lose, prefer_log=prefer_log
-        )
+        cut = cut_history(wanted, self.spans, log, lost=self.lost, may_lose=may_lose, prefer_log=prefer_log)
         parts: list[Part] = list(split(cut.live, tasks_min=tasks_min, rows_max=rows_max))
         if cut.archived and self._table is not None:
             parts += self._table.ranges(split(cut.archived, tasks_min=tasks_min, rows_max=rows_max))

@@ -32,7 +32,8 @@ from tidelog.spark.archive.tables import (
     ArchiveError,
     NotArchived,
     TopicTable,
-)  # fmt: skip
+)
+from tidelog.spark.tables.waiting import Away, is_away
 
 NAMESPACE: Final = "tidelog"
 CATALOG_FILE: Final = "catalog.db"
@@ -40,10 +41,12 @@ SHOWN: Final = ("type", "uri", "warehouse")
 """What an error may tell of a catalog: other properties may be secrets."""
 
 
+class CatalogAway(ArchiveError, Away):
+    """The catalog cannot be reached at the moment; try again."""
+
+
 @contextmanager
-def open_catalog(
-    warehouse: str, catalog: str | None = None, *, create: bool = False
-) -> Iterator[Catalog]:
+def open_catalog(warehouse: str, catalog: str | None = None, *, create: bool = False) -> Iterator[Catalog]:
     """The catalog of a warehouse.
 
     Without a name it is a file in the warehouse, which then is a directory of this machine.
@@ -60,10 +63,7 @@ def open_catalog(
                 f"there is no archive in {warehouse}; `tidelog archive run` makes one, or name "
                 "another with --warehouse (of a reader: archive.warehouse)"
             )
-        name, properties = (
-            NAMESPACE,
-            {"type": "sql", "uri": f"sqlite:///{directory / CATALOG_FILE}"},
-        )
+        name, properties = (NAMESPACE, {"type": "sql", "uri": f"sqlite:///{directory / CATALOG_FILE}"})
         warehouse = directory.as_uri()
     else:
         name, properties = _parse_catalog(catalog)
@@ -76,7 +76,8 @@ def open_catalog(
         opened = load_catalog(name, **properties)
     except Exception as error:  # each kind of catalog has errors of its own
         told = ",".join(f"{key}={properties[key]}" for key in SHOWN if key in properties)
-        raise ArchiveError(f"the catalog {name} ({told}) cannot be opened: {error}") from error
+        kind = CatalogAway if is_away(error) else ArchiveError
+        raise kind(f"the catalog {name} ({told}) cannot be opened: {error}") from error
     try:
         yield opened
     finally:
@@ -121,9 +122,7 @@ def load_topic(catalog: Catalog, topic: str) -> "TopicTable":
         return TopicTable(catalog.load_table((NAMESPACE, topic)))
     except (NoSuchTableError, NoSuchNamespaceError):
         known = ", ".join(topics_in(catalog)) or "no topic at all"
-        raise NotArchived(
-            f"topic {topic!r} was never archived here; the archive has {known}"
-        ) from None
+        raise NotArchived(f"topic {topic!r} was never archived here; the archive has {known}") from None
 
 
 def create_topic(catalog: Catalog, topic: str, topic_id: uuid.UUID) -> "TopicTable":

@@ -68,13 +68,16 @@ def status(table: TopicTable, log: Log | None) -> list[PartitionStatus]:
     spans = {} if log is None else log.spans
     return [
         PartitionStatus(
-            partition=one, archived=table.spans.get(one), log=spans.get(one),
+            partition=one,
+            archived=table.spans.get(one),
+            log=spans.get(one),
             skipped=table.claim.lost.get(one, ()),
-            files=len(files.get(one, ())), rows=sum(file.rows for file in files.get(one, ())),
+            files=len(files.get(one, ())),
+            rows=sum(file.rows for file in files.get(one, ())),
             bytes=sum(file.bytes for file in files.get(one, ())),
         )
         for one in sorted(table.spans.keys() | spans.keys())
-    ]  # fmt: skip
+    ]
 
 
 def verify(

@@ -39,10 +39,7 @@ class Claim:
     lost: Mapping[int, Sequence[Span]] = field(default_factory=dict)
 
     def after(
-        self,
-        moved: Iterable[OffsetRange],
-        files: Iterable[WrittenFile],
-        epochs: Mapping[int, Epoch],
+        self, moved: Iterable[OffsetRange], files: Iterable[WrittenFile], epochs: Mapping[int, Epoch]
     ) -> "Claim":
         """The claim once these ranges are archived in these files."""
         ranges = list(moved)
@@ -56,9 +53,7 @@ class Claim:
         moved_to = {one.partition for one in ranges}
         known = {at: epoch for at, epoch in self.epochs.items() if at not in moved_to}
         told = {at: epochs[at] for at in moved_to if epochs.get(at, -1) >= 0}
-        return Claim(
-            spans=extended(self.spans, ranges), rows=rows, epochs=known | told, lost=lost
-        )  # fmt: skip
+        return Claim(spans=extended(self.spans, ranges), rows=rows, epochs=known | told, lost=lost)
 
     def miscounted(self, files: Iterable[ArchivedFile]) -> list[str]:
         """Which partitions have other rows than were archived, if all files are these."""
@@ -77,8 +72,11 @@ class Claim:
     def as_properties(self) -> dict[str, str]:
         """What the snapshot is given."""
         documents: dict[str, Mapping[int, Any] | None] = {
-            SPANS: self.spans, ROWS: self.rows, EPOCHS: self.epochs, LOST: self.lost,
-        }  # fmt: skip
+            SPANS: self.spans,
+            ROWS: self.rows,
+            EPOCHS: self.epochs,
+            LOST: self.lost,
+        }
         return {
             name: json.dumps(_by_text(document), separators=(",", ":"))
             for name, document in documents.items()

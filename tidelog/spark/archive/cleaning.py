@@ -16,9 +16,7 @@ def remove_strays(archived: TopicTable) -> list[str]:
     there = archived.storage.list_files(archived.directory, SUFFIX)
     archived = archived.reload()  # after the look, so that nothing that was seen is yet to come
     named = _named(archived) | buried(archived.table)
-    strays = [
-        path for path in there if tag_of(path) not in (None, archived.tag) and path not in named
-    ]
+    strays = [path for path in there if tag_of(path) not in (None, archived.tag) and path not in named]
     archived.storage.remove(strays)
     return strays
 

@@ -104,9 +104,7 @@ class Destination:
     bytes_max: int = FILE_BYTES
 
 
-def write_range(
-    batches: Iterable[pa.RecordBatch], wanted: OffsetRange, to: Destination
-) -> list[WrittenFile]:
+def write_range(batches: Iterable[pa.RecordBatch], wanted: OffsetRange, to: Destination) -> list[WrittenFile]:
     """The rows of a range as one file, or as several once one is large; none without rows."""
     writer = _Writer(wanted, to)
     try:
@@ -178,10 +176,14 @@ class _Writer:
         self._path = f"{directory}/{file_name(self._start, self._to.tag)}"
         self._sink = self._filesystem.open_output_stream(self._path)
         self._parquet = pq.ParquetWriter(
-            self._sink, SCHEMA, compression="zstd", use_dictionary=list(REPEATING),
+            self._sink,
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=list(REPEATING),
             column_encoding=dict.fromkeys(RISING, "DELTA_BINARY_PACKED"),
-            write_statistics=list(COUNTED), write_page_checksum=True,
-        )  # fmt: skip
+            write_statistics=list(COUNTED),
+            write_page_checksum=True,
+        )
 
     def _close(self, end: Offset) -> None:
         self._parquet.close()
@@ -270,9 +272,7 @@ def _blaming(path: str) -> Iterator[None]:
 
 def _open_file(path: str, storage: Storage) -> pq.ParquetFile:
     filesystem, at = storage.find(path)
-    return pq.ParquetFile(
-        filesystem.open_input_file(at), page_checksum_verification=True, pre_buffer=True
-    )
+    return pq.ParquetFile(filesystem.open_input_file(at), page_checksum_verification=True, pre_buffer=True)
 
 
 def _group_bounds(metadata: Any) -> list[tuple[Offset, Offset]]:
@@ -280,8 +280,7 @@ def _group_bounds(metadata: Any) -> list[tuple[Offset, Offset]]:
     names = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
     column = names.index("offset")
     statistics = [
-        metadata.row_group(group).column(column).statistics
-        for group in range(metadata.num_row_groups)
+        metadata.row_group(group).column(column).statistics for group in range(metadata.num_row_groups)
     ]
     return [(one.min, one.max) for one in statistics]
 
@@ -302,9 +301,7 @@ def verify_file(file: ArchivedFile, storage: Storage) -> None:
                 rows += batch.num_rows
             if (*firsts[:1], last) != bounds:
                 # Readers pass over row groups on the footer's word.
-                raise FileDamaged(
-                    file.path, f"row group {group} has not the offsets that the footer says"
-                )
+                raise FileDamaged(file.path, f"row group {group} has not the offsets that the footer says")
     if (rows, last) != (file.rows, file.last):
         raise FileDamaged(
             file.path, f"it has {rows} rows up to offset {last}, not {file.rows} up to {file.last}"

@@ -1,19 +1,14 @@
 """What the cluster has of a topic: its id, and the offsets that are safe to take."""
 
-import asyncio
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
-from tidelog.client.cluster import check
 from tidelog.client.kafka import EARLIEST, LATEST
-from tidelog.model import NO_EPOCH, NO_NODE, Epoch, Offset
+from tidelog.model import Epoch, Offset
 from tidelog.spark.archive.spans import Span, Spans, check_kept
 from tidelog.spark.archive.tables import ArchiveError
-from tidelog.spark.asking import SparkClient, ask
-from tidelog.wire.apis import Api
+from tidelog.spark.client_loop import SparkClient, ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +39,11 @@ def look_at(bootstrap: str, topic: str) -> Log:
             for edge in (EARLIEST, LATEST)
         ]
         return Log(
-            topic=topic, id=info.id,
+            topic=topic,
+            id=info.id,
             spans={one: Span(firsts[one].offset, ends[one].offset) for one in partitions},
             epochs={one: ends[one].epoch for one in partitions},
-        )  # fmt: skip
+        )
 
     return ask(bootstrap, question)
 
@@ -61,28 +57,8 @@ def check_not_cut(
 
 
 def epoch_ends(bootstrap: str, topic: str, epochs: Mapping[int, Epoch]) -> dict[int, Offset]:
-    """Where the given epoch of each log has ended by now; negative, if it wrote nothing yet."""
-
-    async def question(client: SparkClient) -> dict[int, Offset]:
-        async def attempt(partition: int) -> Offset:
-            connection = await client.leader(topic, partition)
-            wanted = {
-                "partition": partition, "current_leader_epoch": NO_EPOCH,
-                "leader_epoch": epochs[partition],
-            }  # fmt: skip
-            answer: Any = await connection.call(
-                Api.OFFSET_FOR_LEADER_EPOCH,
-                replica_id=NO_NODE,
-                topics=[{"topic": topic, "partitions": [wanted]}],
-            )
-            (found,) = answer.topics[0].partitions
-            check(found.error_code, f"{topic}-{partition}")
-            return int(found.end_offset)
-
-        ends = [client.retry(partial(attempt, one)) for one in epochs]
-        return dict(zip(epochs, await asyncio.gather(*ends), strict=True))
-
-    return ask(bootstrap, question)
+    """Where the given epoch of each log has ended by now, of those that know of it."""
+    return ask(bootstrap, lambda client: client.epoch_ends(topic, epochs))
 
 
 def look_at_or_make(bootstrap: str, topic: str, partitions: int) -> Log:
@@ -100,9 +76,7 @@ def offsets_at(log: Log, bootstrap: str, time_ms: int) -> dict[int, Offset]:
     """The first offset of that time or later, of every partition; the end where there is none."""
 
     async def question(client: SparkClient) -> dict[int, Offset]:
-        found = await client.list_offsets(
-            log.topic, dict.fromkeys(log.spans, time_ms), read_committed=True
-        )
+        found = await client.list_offsets(log.topic, dict.fromkeys(log.spans, time_ms), read_committed=True)
         return {
             partition: found[partition].offset if found[partition].offset >= 0 else span.end
             for partition, span in log.spans.items()

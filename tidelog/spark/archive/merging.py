@@ -11,7 +11,7 @@ from tidelog.spark.archive.files import (
     FileDamaged,
     read_archived,
     write_range,
-)  # fmt: skip
+)
 from tidelog.spark.archive.files import NAMES as COLUMNS
 from tidelog.spark.archive.tables import TopicTable
 from tidelog.spark.ranges import OffsetRange
@@ -31,8 +31,7 @@ def merge_archived(archived: TopicTable, *, file_bytes: int = FILE_BYTES) -> int
     for some in plan:
         old = [named[file.path] for file in some]
         new = [
-            data_file(archived.table, path, old[0].partition)
-            for path in _merge(archived, some, file_bytes)
+            data_file(archived.table, path, old[0].partition) for path in _merge(archived, some, file_bytes)
         ]
         merged.append(Merged(new, old))
     claim = archived.claim.as_properties()
@@ -45,10 +44,14 @@ def _merge(archived: TopicTable, some: list[ArchivedFile], file_bytes: int) -> l
     """Files with the rows of several; mostly it is one."""
     first, last = some[0], some[-1]
     there = ArchivedRange(
-        storage=archived.storage, topic=archived.topic, partition=first.partition,
-        start=first.first, end=last.last + 1, paths=tuple(file.path for file in some),
+        storage=archived.storage,
+        topic=archived.topic,
+        partition=first.partition,
+        start=first.first,
+        end=last.last + 1,
+        paths=tuple(file.path for file in some),
         counts=tuple(file.rows for file in some),
-    )  # fmt: skip
+    )
     wanted = OffsetRange(archived.topic, first.partition, there.start, there.end)
     to = archived.destination(file_bytes)
     written = write_range(read_archived(there, COLUMNS), wanted, to)

@@ -41,10 +41,12 @@ class Replay:
 
     def read_options(self, bootstrap: str) -> dict[str, str]:
         options = {
-            "kafka.bootstrap.servers": bootstrap, "subscribe": self.source,
-            "includeHeaders": "true", "startingOffsets": "earliest",
+            "kafka.bootstrap.servers": bootstrap,
+            "subscribe": self.source,
+            "includeHeaders": "true",
+            "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": str(self.batch_rows_max),
-        }  # fmt: skip
+        }
         if self.from_ms is not None:
             options["startingTimestamp"] = str(self.from_ms)
             options["startingOffsetsByTimestampStrategy"] = "latest"
@@ -55,9 +57,7 @@ class Replay:
         return options
 
 
-def start(
-    spark: "SparkSession", bootstrap: str, replay: Replay, *, for_good: bool
-) -> "StreamingQuery":
+def start(spark: "SparkSession", bootstrap: str, replay: Replay, *, for_good: bool) -> "StreamingQuery":
     """Begin, or go on; the query ends by itself unless it runs for good."""
     prepare(bootstrap, replay)
     with blaming_spark(f"replaying {replay.source}"):
@@ -67,11 +67,13 @@ def start(
             changed = changed.drop("partition")
         writer = changed.writeStream.format("tidelog").options(
             **{
-                "kafka.bootstrap.servers": bootstrap, "topic": replay.target,
-                "includeTimestamp": "true", "checkpointLocation": replay.checkpoint,
+                "kafka.bootstrap.servers": bootstrap,
+                "topic": replay.target,
+                "includeTimestamp": "true",
+                "checkpointLocation": replay.checkpoint,
                 "kafka.compression.type": replay.codec,
             }
-        )  # fmt: skip
+        )
         writer = writer.queryName(f"replay {replay.source}")
         if for_good:
             return writer.trigger(processingTime="0 seconds").start()

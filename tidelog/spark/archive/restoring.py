@@ -33,7 +33,7 @@ from tidelog.spark.archive.logs import Log, look_at, look_at_or_make
 from tidelog.spark.archive.spans import Span, Spans
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
 from tidelog.spark.archive.tasks import blaming_spark
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.columns import ddl
 from tidelog.spark.progress import OnProgress, as_records, watched
 from tidelog.spark.ranges import OffsetRange
@@ -92,17 +92,14 @@ class Job:
     @property
     def chunks(self) -> int:
         return max(
-            (-(-(span.end - span.start) // self.chunk_rows) for span in self.spans.values()),
-            default=0,
+            (-(-(span.end - span.start) // self.chunk_rows) for span in self.spans.values()), default=0
         )
 
     def chunk(self, topic: str, number: int) -> list[OffsetRange]:
         """The ranges of a chunk, at most one of each partition."""
         at = number * self.chunk_rows
         ranges = [
-            OffsetRange(
-                topic, partition, span.start + at, min(span.end, span.start + at + self.chunk_rows)
-            )
+            OffsetRange(topic, partition, span.start + at, min(span.end, span.start + at + self.chunk_rows))
             for partition, span in sorted(self.spans.items())
         ]
         return [one for one in ranges if one.count]
@@ -111,19 +108,24 @@ class Job:
         spans = {str(partition): list(span) for partition, span in self.spans.items()}
         return json.dumps(
             {
-                "job": self.id, "topic_id": self.topic_id, "spans": spans,
-                "rows": self.chunk_rows, "wish": self.wish,
+                "job": self.id,
+                "topic_id": self.topic_id,
+                "spans": spans,
+                "rows": self.chunk_rows,
+                "wish": self.wish,
             }
-        )  # fmt: skip
+        )
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
         document = json.loads(text)
         return cls(
-            id=document["job"], topic_id=document["topic_id"],
+            id=document["job"],
+            topic_id=document["topic_id"],
             spans={int(at): Span(*span) for at, span in document["spans"].items()},
-            chunk_rows=document["rows"], wish=document["wish"],
-        )  # fmt: skip
+            chunk_rows=document["rows"],
+            wish=document["wish"],
+        )
 
 
 @dataclass(slots=True)
@@ -138,9 +140,13 @@ class Restored:
 
 
 def restore(
-    spark: "SparkSession", bootstrap: str, table: TopicTable, wish: Wish,
-    *, on_progress: OnProgress | None = None,
-) -> Restored:  # fmt: skip
+    spark: "SparkSession",
+    bootstrap: str,
+    table: TopicTable,
+    wish: Wish,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Restored:
     """Write what is wished into a topic, or go on with what was begun."""
     job, resumed = begin(bootstrap, table, wish)
     done = Restored(job, resumed=resumed)
@@ -177,9 +183,8 @@ def begin(bootstrap: str, table: TopicTable, wish: Wish) -> tuple[Job, bool]:
         raise ArchiveError(f"the archive of {table.topic!r} has nothing of what was asked for")
     log = prepare_target(bootstrap, wish, partitions=max(table.spans) + 1)
     job = Job(
-        id=uuid.uuid4().hex, topic_id=str(log.id), spans=spans, chunk_rows=wish.chunk_rows,
-        wish=wish.identity,
-    )  # fmt: skip
+        id=uuid.uuid4().hex, topic_id=str(log.id), spans=spans, chunk_rows=wish.chunk_rows, wish=wish.identity
+    )
     _set_job(table, wish, job)
     return job, False
 
@@ -286,9 +291,7 @@ def _remove_job(table: TopicTable, target: str, job: Job) -> None:
     _change(table, target, note)
 
 
-def _change(
-    table: TopicTable, target: str, note: "Callable[[Transaction, Job | None], None]"
-) -> None:
+def _change(table: TopicTable, target: str, note: "Callable[[Transaction, Job | None], None]") -> None:
     for attempt in range(1, TRIES_MAX + 1):
         found = table.reload()
         try:
@@ -309,19 +312,20 @@ def write_chunk(
     """Write one chunk, unless it was written before."""
     archived = archived_rows(spark, table, job.chunk(table.topic, number))
     options = {
-        "kafka.bootstrap.servers": bootstrap, "topic": wish.target, "includeTimestamp": "true",
-        "txnAppId": job.application, "txnVersion": str(number),
+        "kafka.bootstrap.servers": bootstrap,
+        "topic": wish.target,
+        "includeTimestamp": "true",
+        "txnAppId": job.application,
+        "txnVersion": str(number),
         "verifyReplays": "false",  # a chunk of a job is the same whoever writes it
         "kafka.compression.type": wish.codec,
-    }  # fmt: skip
+    }
     with blaming_spark(f"restoring into {wish.target}"):
         rows = wish.change.apply(archived)
         rows.write.format("tidelog").mode("append").options(**options).save()
 
 
-def archived_rows(
-    spark: "SparkSession", table: TopicTable, wanted: Sequence[OffsetRange]
-) -> "DataFrame":
+def archived_rows(spark: "SparkSession", table: TopicTable, wanted: Sequence[OffsetRange]) -> "DataFrame":
     """The rows of ranges, in order; a partition is a task."""
     by_task = _by_partition(table.ranges(wanted))
     tasks = spark.range(0, len(by_task), 1, max(1, len(by_task)))

@@ -75,12 +75,11 @@ def check_reaches(topic: str, partition: int, log_end: Offset, archived_end: Off
 def check_kept(topic: str, archived: Mapping[int, Span], epoch_ends: Mapping[int, Offset]) -> None:
     """ArchiveAhead, if a log was cut before the archived end, though it may have grown since.
 
-    `epoch_ends` says where the epoch of the archived end has ended by now; negative, if nobody has
-    written since.
+    `epoch_ends` says where the epoch of the archived end has ended by now, if the log knows of it.
     """
     for partition, end in sorted(epoch_ends.items()):
         archived_end = archived[partition].end
-        if 0 <= end < archived_end:
+        if end < archived_end:
             raise ArchiveAhead(
                 f"{topic}-{partition} is archived up to offset {archived_end}, but its log was cut "
                 f"at {end} since, by an unclean election, and has other records from there on. "
@@ -207,10 +206,7 @@ def cut_history(
                 f"in the log, which begins at {held.start}. Start later, or set "
                 "failOnDataLoss=false to read without them"
             )
-        for part, span in (
-            (parts.archived, kept),
-            (parts.live, Span(max(kept.end, held.start), one.end)),
-        ):
+        for part, span in ((parts.archived, kept), (parts.live, Span(max(kept.end, held.start), one.end))):
             start, end = max(one.start, span.start), min(one.end, span.end)
             if start < end:
                 part.append(OffsetRange(one.topic, one.partition, start, end))

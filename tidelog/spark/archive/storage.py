@@ -6,8 +6,8 @@ Rule 2: credentials are pyiceberg's properties, and are given to tasks by value;
         from a task's own surroundings.
 """
 
-import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,8 @@ from typing import Any, Final
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from tidelog.host import sync_path
 
 DEPTH: Final = 7
 """WAREHOUSE/NAMESPACE/TABLE/data/ID/partition=N, and where the warehouse lies."""
@@ -69,14 +71,8 @@ def sync_files(paths: Iterable[str]) -> None:
     """The same for many, which share directories: each of these is synced once."""
     files = [Path(path) for path in paths]
     for one in {*files, *(above for file in files for above in file.parents[:DEPTH])}:
-        try:
-            descriptor = os.open(one, os.O_RDONLY)
-        except PermissionError:
-            continue  # who may not read a directory did not make it
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with suppress(PermissionError):  # who may not read a directory did not make it
+            sync_path(one)
 
 
 class SyncedIO(PyArrowFileIO):
@@ -90,9 +86,8 @@ class SyncedIO(PyArrowFileIO):
         if not isinstance(found._filesystem, fs.LocalFileSystem):
             return found
         return _SyncedFile(
-            location=found.location, path=found._path, fs=found._filesystem,
-            buffer_size=found._buffer_size,
-        )  # fmt: skip
+            location=found.location, path=found._path, fs=found._filesystem, buffer_size=found._buffer_size
+        )
 
 
 class _SyncedFile(PyArrowFile):

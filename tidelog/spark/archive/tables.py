@@ -40,7 +40,7 @@ from tidelog.spark.archive.files import (
     Destination,
     WrittenFile,
     read_archived,
-)  # fmt: skip
+)
 from tidelog.spark.archive.spans import Spans
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.ranges import OffsetRange
@@ -99,9 +99,7 @@ SCHEMA: Final = Schema(
     ),
 )
 BY_PARTITION: Final = PartitionSpec(
-    PartitionField(
-        source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="partition"
-    )
+    PartitionField(source_id=PARTITION_ID, field_id=1000, transform=IdentityTransform(), name="partition")
 )
 
 
@@ -186,9 +184,7 @@ class TopicTable:
         return f"{self.location.rstrip('/')}/data/{self.table.metadata.table_uuid}"
 
     def destination(self, bytes_max: int) -> Destination:
-        return Destination(
-            storage=self.storage, directory=self.directory, tag=self.tag, bytes_max=bytes_max
-        )
+        return Destination(storage=self.storage, directory=self.directory, tag=self.tag, bytes_max=bytes_max)
 
     def check_topic(self, topic_id: uuid.UUID | None) -> None:
         """OtherTopic, unless the table is of that very topic."""
@@ -224,22 +220,22 @@ class TopicTable:
             return found
         return [file for file in found if any(_has(file, one) for one in wanted)]
 
-    def ranges(
-        self, wanted: Sequence[OffsetRange], *, bytes_max: int = FILE_BYTES
-    ) -> list[ArchivedRange]:
+    def ranges(self, wanted: Sequence[OffsetRange], *, bytes_max: int = FILE_BYTES) -> list[ArchivedRange]:
         """Ranges with the files that have them, cut where files end so that a task is not long."""
         files = self.files(wanted)
         return [
             ArchivedRange(
-                storage=self.storage, topic=self.topic, partition=one.partition,
-                start=start, end=end, paths=tuple(file.path for file in some),
-                counts=tuple(
-                    file.rows if start <= file.first and file.last < end else None for file in some
-                ),
+                storage=self.storage,
+                topic=self.topic,
+                partition=one.partition,
+                start=start,
+                end=end,
+                paths=tuple(file.path for file in some),
+                counts=tuple(file.rows if start <= file.first and file.last < end else None for file in some),
             )
             for one in wanted
             for start, end, some in _cut(files, one, bytes_max)
-        ]  # fmt: skip
+        ]
 
     def first_at(self, wanted: OffsetRange, time_us: int) -> Offset | None:
         """The first offset of a range whose time is not before the given one; None without one."""
@@ -247,9 +243,13 @@ class TopicTable:
             if file.last_us < time_us:
                 continue
             inside = ArchivedRange(
-                storage=self.storage, topic=self.topic, partition=file.partition,
-                start=wanted.start, end=wanted.end, paths=(file.path,),
-            )  # fmt: skip
+                storage=self.storage,
+                topic=self.topic,
+                partition=file.partition,
+                start=wanted.start,
+                end=wanted.end,
+                paths=(file.path,),
+            )
             for batch in read_archived(inside, ("offset", "timestamp")):
                 times = batch.column("timestamp").cast(pa.int64()).to_numpy()
                 late = (times >= time_us).nonzero()[0]
@@ -277,9 +277,7 @@ class TopicTable:
         try:
             with tried_once(table).transaction() as transaction:
                 transaction.add_files(
-                    [file.path for file in files],
-                    snapshot_properties=properties,
-                    check_duplicate_files=False,
+                    [file.path for file in files], snapshot_properties=properties, check_duplicate_files=False
                 )
         except Exception as error:
             # Whether a catalog that did not answer has decided, only the table can tell. And who
@@ -353,10 +351,12 @@ def _archived_file(file: Any) -> ArchivedFile:
         return int(from_bytes(kind, bounds[field]))
 
     return ArchivedFile(
-        path=file.file_path, partition=int(file.partition[0]),
+        path=file.file_path,
+        partition=int(file.partition[0]),
         first=bound(file.lower_bounds, OFFSET_ID, LongType()),
         last=bound(file.upper_bounds, OFFSET_ID, LongType()),
         first_us=bound(file.lower_bounds, TIMESTAMP_ID, TimestamptzType()),
         last_us=bound(file.upper_bounds, TIMESTAMP_ID, TimestamptzType()),
-        rows=file.record_count, bytes=file.file_size_in_bytes,
-    )  # fmt: skip
+        rows=file.record_count,
+        bytes=file.file_size_in_bytes,
+    )

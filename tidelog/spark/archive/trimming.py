@@ -22,7 +22,7 @@ from tidelog.spark.archive.logs import Log, check_not_cut, look_at, offsets_at
 from tidelog.spark.archive.problems import Problems, collecting
 from tidelog.spark.archive.spans import check_reaches, trimmable
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.progress import OnProgress
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ def trim(
     affected = [
         file
         for file in files
-        if file.partition in starts
-        and _loses(file, log.spans[file.partition].start, starts[file.partition])
+        if file.partition in starts and _loses(file, log.spans[file.partition].start, starts[file.partition])
     ]
     damage = verify(spark, table, affected, on_progress=on_progress)
     if damage:
@@ -116,9 +115,7 @@ def _check_unchanged(
     now = table.reload()
     files = now.files()
     if not verified <= {file.path for file in files} or now.claim.miscounted(files):
-        raise ArchiveError(
-            f"nothing was trimmed: table {table.name} was rewritten meanwhile; trim again"
-        )
+        raise ArchiveError(f"nothing was trimmed: table {table.name} was rewritten meanwhile; trim again")
     log = _look_at(bootstrap, now)
     for partition in starts:
         check_reaches(table.topic, partition, log.spans[partition].end, now.spans[partition].end)

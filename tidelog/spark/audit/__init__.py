@@ -9,6 +9,7 @@
     judging.py   what that means: findings and notes; pure
     job.py       the whole of it
     page.py      and as a page
+    hashing.py   hashes of many byte strings at once
 
 Rule 1: a replica is held to what it says itself is committed, as it was when the audit began. So
         living traffic, a replica that catches up and a change of leaders are no findings.

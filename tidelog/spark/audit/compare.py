@@ -19,7 +19,7 @@ from tidelog.model import NO_EPOCH, NodeId, Offset
 from tidelog.records import TRANSACTIONAL
 from tidelog.spark.audit.contents import CONTENT
 from tidelog.spark.audit.found import Bad, Disorder, Dispute, Found, Gap, Lost, Seen
-from tidelog.spark.audit.plan import STRETCH_OFFSETS_MIN, TASKS_PER_CORE, Plan
+from tidelog.spark.audit.plan import STRETCH_OFFSETS_MIN, TASKS_PER_CORE, AuditPlan
 from tidelog.spark.audit.replica import Asking, read_stretch
 from tidelog.spark.audit.walk import Kind, Row, Stretch
 from tidelog.spark.connect import parallelism
@@ -32,14 +32,25 @@ LISTED_MAX: Final = 50
 
 ARROW: Final = pa.schema(
     [
-        ("topic", pa.string()), ("partition", pa.int32()), ("replica", pa.int32()),
-        ("kind", pa.string()), ("base_offset", pa.int64()), ("last_offset", pa.int64()),
-        ("leader_epoch", pa.int32()), ("crc", pa.int64()), ("records", pa.int32()),
-        ("bytes", pa.int32()), ("attributes", pa.int32()), ("producer_id", pa.int64()),
-        ("producer_epoch", pa.int32()), ("base_sequence", pa.int32()),
-        ("max_timestamp_ms", pa.int64()), ("problem", pa.string()), ("contents", pa.list_(CONTENT)),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("replica", pa.int32()),
+        ("kind", pa.string()),
+        ("base_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("leader_epoch", pa.int32()),
+        ("crc", pa.int64()),
+        ("records", pa.int32()),
+        ("bytes", pa.int32()),
+        ("attributes", pa.int32()),
+        ("producer_id", pa.int64()),
+        ("producer_epoch", pa.int32()),
+        ("base_sequence", pa.int32()),
+        ("max_timestamp_ms", pa.int64()),
+        ("problem", pa.string()),
+        ("contents", pa.list_(CONTENT)),
     ]
-)  # fmt: skip
+)
 SPARK: Final = (
     "topic string, partition int, replica int, kind string, base_offset bigint, "
     "last_offset bigint, leader_epoch int, crc bigint, records int, bytes int, attributes int, "
@@ -74,9 +85,7 @@ def read_all(spark: "SparkSession", asking: Asking, stretches: Sequence[Stretch]
 
 def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) if rows else [() for _ in Row._fields]
-    arrays = [
-        pa.array(values, field.type) for values, field in zip(columns[:-1], ARROW, strict=False)
-    ]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns[:-1], ARROW, strict=False)]
     return pa.RecordBatch.from_arrays([*arrays, _lists(columns[-1])], schema=ARROW)
 
 
@@ -93,7 +102,7 @@ def _lists(contents: Sequence[pa.StructArray | None]) -> pa.Array:
 class Comparison:
     """Questions to the rows of one audit. Nothing runs until one is asked."""
 
-    def __init__(self, spark: "SparkSession", rows: "DataFrame", plan: Plan) -> None:
+    def __init__(self, spark: "SparkSession", rows: "DataFrame", plan: AuditPlan) -> None:
         from pyspark.sql import functions as f
 
         self._spark = spark
@@ -115,17 +124,19 @@ class Comparison:
         """Ask all the rest. What seems lost needs a second look, at what came later."""
         bad, gaps, disorders = self.suspects()
         return Found(
-            seen=seen, bad=bad, gaps=gaps, disorders=disorders, disputes=self.disputes(),
+            seen=seen,
+            bad=bad,
+            gaps=gaps,
+            disorders=disorders,
+            disputes=self.disputes(),
             lost=self.lost() if self._has_compacted else [],
-        )  # fmt: skip
+        )
 
     def seen(self) -> list[Seen]:
         """How much there is. Asked first, this is what has all replicas read."""
         from pyspark.sql import functions as f
 
-        found = self._good.groupBy(*PLACE, "replica").agg(
-            f.count("*"), f.sum("records"), f.sum("bytes")
-        )
+        found = self._good.groupBy(*PLACE, "replica").agg(f.count("*"), f.sum("records"), f.sum("bytes"))
         return sorted(Seen(*row) for row in found.collect())
 
     def suspects(self) -> tuple[list[Bad], list[Gap], list[Disorder]]:
@@ -138,10 +149,14 @@ class Comparison:
         )
         # A row where each replica must end makes a gap at the end one like the others.
         ends = self._bounds.select(
-            *PLACE, "replica", f.lit(END).alias("kind"), f.col("end").alias("base_offset"),
-            f.col("end").alias("last_offset"), f.lit(NO_EPOCH).alias("leader_epoch"),
+            *PLACE,
+            "replica",
+            f.lit(END).alias("kind"),
+            f.col("end").alias("base_offset"),
+            f.col("end").alias("last_offset"),
+            f.lit(NO_EPOCH).alias("leader_epoch"),
             f.lit(None).cast("string").alias("problem"),
-        )  # fmt: skip
+        )
         of_replica = Window.partitionBy(*PLACE, "replica").orderBy("base_offset", "last_offset")
         before = of_replica.rowsBetween(Window.unboundedPreceding, -1)
         is_good = kind == Kind.BATCH
@@ -151,9 +166,7 @@ class Comparison:
             .join(f.broadcast(self._bounds), [*PLACE, "replica"])
             .withColumn("covered", f.coalesce(f.max(last).over(before) + 1, "start"))
             .withColumn("last_before", f.last(f.when(is_good, last), ignorenulls=True).over(before))
-            .withColumn(
-                "epoch_before", f.last(f.when(is_good, epoch), ignorenulls=True).over(before)
-            )
+            .withColumn("epoch_before", f.last(f.when(is_good, epoch), ignorenulls=True).over(before))
         )
         faults = {
             BAD: ~kind.isin(Kind.BATCH.value, Kind.DELETED.value, END),
@@ -174,25 +187,32 @@ class Comparison:
             self._gaps(by_fault[GAP]),
             [
                 Disorder(
-                    *_copy(row), row["base_offset"], row["last_offset"], row["leader_epoch"],
-                    row["last_before"], row["epoch_before"], row["total"],
+                    *_copy(row),
+                    row["base_offset"],
+                    row["last_offset"],
+                    row["leader_epoch"],
+                    row["last_before"],
+                    row["epoch_before"],
+                    row["total"],
                 )
                 for row in by_fault[DISORDER]
             ],
-        )  # fmt: skip
+        )
 
     def _bad(self, rows: Sequence[Any]) -> list[Bad]:
-        mended = self._covering(
-            (_copy(row), row["base_offset"], row["base_offset"]) for row in rows
-        )
+        mended = self._covering((_copy(row), row["base_offset"], row["base_offset"]) for row in rows)
         return [
             Bad(
-                *_copy(row), row["kind"], row["base_offset"], row["last_offset"], row["problem"],
+                *_copy(row),
+                row["kind"],
+                row["base_offset"],
+                row["last_offset"],
+                row["problem"],
                 row["replica"] in mended.get((*_copy(row)[:2], row["base_offset"]), {}),
                 row["total"],
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def _gaps(self, rows: Sequence[Any]) -> list[Gap]:
         spans = [(row["covered"], min(row["base_offset"], row["end"]) - 1) for row in rows]
@@ -203,11 +223,15 @@ class Comparison:
             others = held.get((*copy[:2], first), {})
             gaps.append(
                 Gap(
-                    *copy, first, last, min((span[0] for span in others.values()), default=None),
-                    max((span[1] for span in others.values()), default=None), sorted(others),
+                    *copy,
+                    first,
+                    last,
+                    min((span[0] for span in others.values()), default=None),
+                    max((span[1] for span in others.values()), default=None),
+                    sorted(others),
                     row["total"],
                 )
-            )  # fmt: skip
+            )
         return gaps
 
     def _covering(
@@ -254,9 +278,7 @@ class Comparison:
             record = f.format_string("hash %016x", "content").alias("said")
             at = f.col("offset")
             said = said.union(
-                self._contents().select(
-                    *PLACE, "replica", at.alias("first"), at.alias("last"), record
-                )
+                self._contents().select(*PLACE, "replica", at.alias("first"), at.alias("last"), record)
             )
         return _disputes(said)
 
@@ -271,9 +293,7 @@ class Comparison:
         from pyspark.sql import functions as f
 
         by_key = self._contents().where(f.col("key").isNotNull()).groupBy(*PLACE, "replica", "key")
-        newest = by_key.agg(
-            f.max("offset").alias("offset"), f.max_by("may_go", "offset").alias("may_go")
-        )
+        newest = by_key.agg(f.max("offset").alias("offset"), f.max_by("may_go", "offset").alias("may_go"))
         unread = self._rows.where(f.col("kind") != Kind.BATCH).select(*PLACE, "replica").distinct()
         judged = self._bounds.join(unread, [*PLACE, "replica"], "left_anti")
         held = newest.where(~f.col("may_go")).withColumnRenamed("replica", "holder").alias("held")
@@ -330,9 +350,10 @@ def _disputes(said: "DataFrame") -> list[Dispute]:
     from pyspark.sql import functions as f
 
     groups = said.groupBy(*PLACE, "first").agg(
-        f.max("last").alias("last"), f.count_distinct("said").alias("kinds"),
+        f.max("last").alias("last"),
+        f.count_distinct("said").alias("kinds"),
         f.sort_array(f.collect_set(f.struct("replica", "said"))).alias("held"),
-    )  # fmt: skip
+    )
     listed = _first(groups.where(f.col("kinds") > 1), PLACE, "first")
     columns = [*PLACE, "first", "last", "held", "total"]
     return [

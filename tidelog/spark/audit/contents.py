@@ -14,11 +14,8 @@ from tidelog.spark.audit.hashing import Hashes, hash_each, hash_lists, mix
 from tidelog.spark.decode import decode
 
 CONTENT: Final = pa.struct(
-    [
-        ("offset", pa.int64()), ("key", pa.int64()), ("content", pa.int64()),
-        ("is_tombstone", pa.bool_()),
-    ]
-)  # fmt: skip
+    [("offset", pa.int64()), ("key", pa.int64()), ("content", pa.int64()), ("is_tombstone", pa.bool_())]
+)
 """`key` is a hash; null of a record without one, and of a marker. `content` is a hash of all."""
 
 WANTED: Final = ("offset", "timestamp", "key", "value", "headers")
@@ -29,9 +26,14 @@ def contents_of(header: BatchHeader, batch: memoryview) -> pa.StructArray:
     if header.is_control:
         return _of_marker(batch)
     rows = decode(
-        batch, topic="batch", partition=0, start=header.base_offset, end=header.next_offset,
-        aborted=(), wanted=WANTED,
-    ).batch  # fmt: skip
+        batch,
+        topic="batch",
+        partition=0,
+        start=header.base_offset,
+        end=header.next_offset,
+        aborted=(),
+        wanted=WANTED,
+    ).batch
     key, value, headers = (rows.column(name) for name in ("key", "value", "headers"))
     pairs = headers.flatten()
     of_pairs = mix(hash_each(pairs.field(0)), hash_each(pairs.field(1)))
@@ -55,9 +57,7 @@ def _of_marker(batch: memoryview) -> pa.StructArray:
     )
 
 
-def _struct(
-    offsets: pa.Array, keys: pa.Array, whole: Hashes, is_tombstone: pa.Array
-) -> pa.StructArray:
+def _struct(offsets: pa.Array, keys: pa.Array, whole: Hashes, is_tombstone: pa.Array) -> pa.StructArray:
     arrays = [offsets, keys, pa.array(_signed(whole)), is_tombstone]
     return pa.StructArray.from_arrays(arrays, fields=list(CONTENT))
 

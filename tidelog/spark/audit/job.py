@@ -13,19 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.client.admin import AdminClient
 from tidelog.model import NodeId
-from tidelog.spark.asking import ask
 from tidelog.spark.audit.compare import Comparison, read_all
 from tidelog.spark.audit.found import Found
 from tidelog.spark.audit.judging import Verdict, judge
-from tidelog.spark.audit.plan import (
-    CannotAudit,
-    Plan,
-    Replica,
-    later_stretches,
-    make_plan,
-    still_there,
-)
+from tidelog.spark.audit.plan import AuditPlan, CannotAudit, Replica, later_stretches, make_plan, still_there
 from tidelog.spark.audit.replica import Asking
+from tidelog.spark.client_loop import ask
 from tidelog.spark.connect import parallelism
 from tidelog.spark.progress import OnProgress, as_records, watched, why_failed
 
@@ -37,7 +30,7 @@ if TYPE_CHECKING:
 class Audit:
     """What was audited, and what came of it."""
 
-    plan: Plan
+    plan: AuditPlan
     verdict: Verdict
     began: datetime
     seconds: float
@@ -66,31 +59,44 @@ class Audit:
             "bytes": self.bytes,
             "findings": [
                 {
-                    "topic": one.topic, "partition": one.partition, "node": one.node,
-                    "fault": one.fault.value, "first": one.first, "last": one.last,
-                    "detail": one.detail, "total": one.total,
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "node": one.node,
+                    "fault": one.fault.value,
+                    "first": one.first,
+                    "last": one.last,
+                    "detail": one.detail,
+                    "total": one.total,
                 }
                 for one in verdict.findings
             ],
             "unread": [
                 {
-                    "topic": one.topic, "partition": one.partition, "node": one.node,
-                    "why": one.why, "is_gone": one.is_gone,
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "node": one.node,
+                    "why": one.why,
+                    "is_gone": one.is_gone,
                 }
                 for one in verdict.unread
             ],
             "replicas": [self._replica(one) for one in self.plan.replicas],
-        }  # fmt: skip
+        }
 
     def _replica(self, one: Replica) -> dict[str, Any]:
         seen = self.verdict.seen.get((one.topic, one.partition, one.node))
         return {
-            "topic": one.topic, "partition": one.partition, "node": one.node,
-            "is_leader": one.is_leader, "is_in_sync": one.is_in_sync,
-            "start": one.start, "end": one.end,
-            "batches": seen.batches if seen else 0, "records": seen.records if seen else 0,
+            "topic": one.topic,
+            "partition": one.partition,
+            "node": one.node,
+            "is_leader": one.is_leader,
+            "is_in_sync": one.is_in_sync,
+            "start": one.start,
+            "end": one.end,
+            "batches": seen.batches if seen else 0,
+            "records": seen.records if seen else 0,
             "bytes": seen.bytes if seen else 0,
-        }  # fmt: skip
+        }
 
 
 def audit(
@@ -115,13 +121,12 @@ def audit(
         raise CannotAudit(why_failed(error)) from error
     still = ask(bootstrap, lambda client: still_there(client, plan))
     return Audit(
-        plan=plan, verdict=judge(plan, found, still), began=began,
-        seconds=time.monotonic() - started,
-    )  # fmt: skip
+        plan=plan, verdict=judge(plan, found, still), began=began, seconds=time.monotonic() - started
+    )
 
 
 def _compare(
-    spark: "SparkSession", bootstrap: str, plan: Plan, table: str, on_progress: OnProgress | None
+    spark: "SparkSession", bootstrap: str, plan: AuditPlan, table: str, on_progress: OnProgress | None
 ) -> Found:
     asking = Asking(bootstrap=bootstrap)
     rows = read_all(spark, asking, plan.stretches(parallelism(spark))).persist()
@@ -143,11 +148,9 @@ def _compare(
         rows.unpersist()
 
 
-def _later(spark: "SparkSession", asking: Asking, plan: Plan, found: Found) -> "DataFrame":
+def _later(spark: "SparkSession", asking: Asking, plan: AuditPlan, found: Found) -> "DataFrame":
     """What those replicas got since the plan was made, that lack the newest record of a key."""
-    wanted: set[tuple[str, int, NodeId]] = {
-        (one.topic, one.partition, one.replica) for one in found.lost
-    }
+    wanted: set[tuple[str, int, NodeId]] = {(one.topic, one.partition, one.replica) for one in found.lost}
     stretches = ask(asking.bootstrap, lambda client: later_stretches(client, plan, wanted))
     return read_all(spark, asking, stretches)
 

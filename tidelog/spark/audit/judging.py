@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tidelog.model import NO_NODE, NodeId, Offset, TopicPartition
 from tidelog.spark.audit.found import Bad, Disorder, Dispute, Found, Gap, Lost, Seen
-from tidelog.spark.audit.plan import Plan, Replica
+from tidelog.spark.audit.plan import AuditPlan, Replica
 from tidelog.spark.audit.walk import Kind
 
 Copy: TypeAlias = tuple[str, int, NodeId]
@@ -100,7 +100,7 @@ class Verdict:
         return Outcome.CLEAN if is_whole else Outcome.INCOMPLETE
 
 
-def judge(plan: Plan, found: Found, still: Collection[Copy]) -> Verdict:
+def judge(plan: AuditPlan, found: Found, still: Collection[Copy]) -> Verdict:
     """What it means; `still` are the replicas that the cluster had when all had been read."""
     leaders = {one.place: one.node for one in plan.replicas if one.is_leader}
     findings = {
@@ -124,9 +124,15 @@ def _damage(bad: Iterable[Bad]) -> Iterator[Finding]:
         fault = Fault.CORRUPT if one.kind == Kind.BAD else Fault.UNREADABLE
         since = "; good when asked for again: the node has mended it" if one.is_mended else ""
         yield Finding(
-            topic=one.topic, partition=one.partition, node=one.replica, first=one.first,
-            last=one.last, fault=fault, detail=f"{one.problem}{since}", total=one.total,
-        )  # fmt: skip
+            topic=one.topic,
+            partition=one.partition,
+            node=one.replica,
+            first=one.first,
+            last=one.last,
+            fault=fault,
+            detail=f"{one.problem}{since}",
+            total=one.total,
+        )
 
 
 def _missing(gap: Gap) -> Finding:
@@ -135,9 +141,15 @@ def _missing(gap: Gap) -> Finding:
     else:
         detail = "no replica holds them; a topic that once was compacted may lack some"
     return Finding(
-        topic=gap.topic, partition=gap.partition, node=gap.replica, first=gap.first,
-        last=gap.last, fault=Fault.MISSING, detail=detail, total=gap.total,
-    )  # fmt: skip
+        topic=gap.topic,
+        partition=gap.partition,
+        node=gap.replica,
+        first=gap.first,
+        last=gap.last,
+        fault=Fault.MISSING,
+        detail=detail,
+        total=gap.total,
+    )
 
 
 def _disorder(one: Disorder) -> Finding:
@@ -146,9 +158,15 @@ def _disorder(one: Disorder) -> Finding:
     else:
         detail = f"its epoch is {one.epoch}, that of the batch before it {one.epoch_before}"
     return Finding(
-        topic=one.topic, partition=one.partition, node=one.replica, first=one.first,
-        last=one.last, fault=Fault.DISORDER, detail=detail, total=one.total,
-    )  # fmt: skip
+        topic=one.topic,
+        partition=one.partition,
+        node=one.replica,
+        first=one.first,
+        last=one.last,
+        fault=Fault.DISORDER,
+        detail=detail,
+        total=one.total,
+    )
 
 
 def _different(dispute: Dispute, leaders: Mapping[TopicPartition, NodeId]) -> Iterator[Finding]:
@@ -166,9 +184,15 @@ def _different(dispute: Dispute, leaders: Mapping[TopicPartition, NodeId]) -> It
             else f"{said}; " + ", ".join(f"node {n}: {what}" for n, what in sorted(others.items()))
         )
         yield Finding(
-            topic=dispute.topic, partition=dispute.partition, node=node, first=dispute.first,
-            last=dispute.last, fault=Fault.DIFFERENT, detail=detail, total=dispute.total,
-        )  # fmt: skip
+            topic=dispute.topic,
+            partition=dispute.partition,
+            node=node,
+            first=dispute.first,
+            last=dispute.last,
+            fault=Fault.DIFFERENT,
+            detail=detail,
+            total=dispute.total,
+        )
 
 
 def right_of(held: Mapping[NodeId, str], leader: NodeId) -> str | None:
@@ -179,29 +203,39 @@ def right_of(held: Mapping[NodeId, str], leader: NodeId) -> str | None:
 
 def _lost(one: Lost) -> Finding:
     return Finding(
-        topic=one.topic, partition=one.partition, node=one.replica, first=one.offset,
-        last=one.offset, fault=Fault.LOST, total=one.total,
+        topic=one.topic,
+        partition=one.partition,
+        node=one.replica,
+        first=one.offset,
+        last=one.offset,
+        fault=Fault.LOST,
+        total=one.total,
         detail=f"the newest record of its key; {_nodes(one.held_by)} {_has(one.held_by)} it",
-    )  # fmt: skip
+    )
 
 
 def _unplanned(replicas: Iterable[Replica], still: Collection[Copy]) -> Iterator[Unread]:
     for one in replicas:
         if one.problem:
             yield Unread(
-                topic=one.topic, partition=one.partition, node=one.node, why=one.problem,
+                topic=one.topic,
+                partition=one.partition,
+                node=one.node,
+                why=one.problem,
                 is_gone=(one.topic, one.partition, one.node) not in still,
-            )  # fmt: skip
+            )
 
 
 def _unreached(bad: Iterable[Bad], still: Collection[Copy]) -> Iterator[Unread]:
     for one in bad:
         if one.kind == Kind.UNREACHABLE:
             yield Unread(
-                topic=one.topic, partition=one.partition, node=one.replica,
+                topic=one.topic,
+                partition=one.partition,
+                node=one.replica,
                 why=f"from {one.first} on: {one.problem}",
                 is_gone=(one.topic, one.partition, one.replica) not in still,
-            )  # fmt: skip
+            )
 
 
 def _nodes(nodes: Collection[NodeId]) -> str:

@@ -27,11 +27,14 @@ def audit_page(audit: Audit) -> str:
         [
             ("topics", len({one.topic for one in replicas})),
             ("partitions", len({one.place for one in replicas})),
-            ("replicas", len(replicas)), ("batches", f"{audit.batches:,}"),
-            ("records", f"{audit.records:,}"), ("bytes", short(audit.bytes)),
-            ("seconds", f"{audit.seconds:.1f}"), ("findings", len(verdict.findings)),
+            ("replicas", len(replicas)),
+            ("batches", f"{audit.batches:,}"),
+            ("records", f"{audit.records:,}"),
+            ("bytes", short(audit.bytes)),
+            ("seconds", f"{audit.seconds:.1f}"),
+            ("findings", len(verdict.findings)),
         ]
-    )  # fmt: skip
+    )
     if verdict.findings:
         _findings(page, audit)
     if verdict.unread:
@@ -78,15 +81,30 @@ def _replicas(page: Page, audit: Audit) -> None:
         role = "leader" if one.is_leader else "in sync" if one.is_in_sync else "behind"
         rows.append(
             (
-                one.topic, one.partition, one.node, role, f"{one.start:,}", f"{one.end:,}",
-                f"{seen.batches if seen else 0:,}", f"{seen.records if seen else 0:,}",
-                short(seen.bytes if seen else 0), faults[copy],
+                one.topic,
+                one.partition,
+                one.node,
+                role,
+                f"{one.start:,}",
+                f"{one.end:,}",
+                f"{seen.batches if seen else 0:,}",
+                f"{seen.records if seen else 0:,}",
+                short(seen.bytes if seen else 0),
+                faults[copy],
             )
-        )  # fmt: skip
+        )
     columns = [
-        "Topic", "Partition#", "Node#", "Role", "From#", "To#", "Batches#", "Records#", "Bytes#",
+        "Topic",
+        "Partition#",
+        "Node#",
+        "Role",
+        "From#",
+        "To#",
+        "Batches#",
+        "Records#",
+        "Bytes#",
         "Findings#",
-    ]  # fmt: skip
+    ]
     page.table(columns, rows)
     if len(audit.plan.replicas) > REPLICAS_MAX:
         page.text(f"and {len(audit.plan.replicas) - REPLICAS_MAX:,} more replicas", "faint")

@@ -54,7 +54,7 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AuditPlan:
     """What is audited, as it was when the audit began."""
 
     cluster_id: str
@@ -75,43 +75,53 @@ class Plan:
         alone = _alone(self.replicas)
         return [
             Stretch(
-                topic=one.topic, partition=one.partition, replica=one.node,
-                start=start, end=min(start + size, one.end), is_first=start == one.start,
-                is_compacted=one.topic in self.compacted, is_alone=one.place in alone,
+                topic=one.topic,
+                partition=one.partition,
+                replica=one.node,
+                start=start,
+                end=min(start + size, one.end),
+                is_first=start == one.start,
+                is_compacted=one.topic in self.compacted,
+                is_alone=one.place in alone,
             )
             for one in self.replicas
             for start in range(one.start, one.end, size)
-        ]  # fmt: skip
+        ]
 
 
 async def make_plan(
     client: AdminClient, topics: Sequence[str] = (), *, patience_seconds: float = PATIENCE_SECONDS
-) -> Plan:
+) -> AuditPlan:
     """Ask the cluster; all topics unless some are named. CannotAudit if no replica can be read."""
     cluster = await client.cluster()
     found = await _topics(client, topics)
     replicas = [
         Replica(
-            topic=topic.name, partition=partition.partition, node=node,
-            is_leader=node == partition.leader, is_in_sync=node in partition.in_sync,
+            topic=topic.name,
+            partition=partition.partition,
+            node=node,
+            is_leader=node == partition.leader,
+            is_in_sync=node in partition.in_sync,
         )
         for topic in found
         for partition in topic.partitions
         for node in partition.replicas
-    ]  # fmt: skip
+    ]
     if not replicas:
         raise CannotAudit("there are no topics to audit")
     compacted = await _compacted(client, found)
     bounded = bound(replicas, await _probe_all(client, replicas, patience_seconds))
     if all(replica.problem for replica in bounded):
         raise CannotAudit(f"no replica can be read: {bounded[0].problem}")
-    return Plan(
-        cluster_id=cluster.cluster_id or "", replicas=tuple(bounded), compacted=compacted,
+    return AuditPlan(
+        cluster_id=cluster.cluster_id or "",
+        replicas=tuple(bounded),
+        compacted=compacted,
         ids={topic.name: topic.id for topic in found},
-    )  # fmt: skip
+    )
 
 
-async def still_there(client: AdminClient, plan: Plan) -> frozenset[tuple[str, int, NodeId]]:
+async def still_there(client: AdminClient, plan: AuditPlan) -> frozenset[tuple[str, int, NodeId]]:
     """The replicas that the cluster has now, of the topics that were planned."""
     return frozenset(
         (topic.name, partition.partition, node)
@@ -124,7 +134,7 @@ async def still_there(client: AdminClient, plan: Plan) -> frozenset[tuple[str, i
 
 async def later_stretches(
     client: AdminClient,
-    plan: Plan,
+    plan: AuditPlan,
     wanted: Collection[tuple[str, int, NodeId]],
     *,
     patience_seconds: float = PATIENCE_SECONDS,
@@ -134,13 +144,17 @@ async def later_stretches(
     told = await _probe_all(client, chosen, patience_seconds)
     return [
         Stretch(
-            topic=one.topic, partition=one.partition, replica=one.node, start=one.end,
-            end=answer.high_watermark, is_first=True, is_compacted=True,
+            topic=one.topic,
+            partition=one.partition,
+            replica=one.node,
+            start=one.end,
+            end=answer.high_watermark,
+            is_first=True,
+            is_compacted=True,
         )
         for one in chosen
-        if isinstance(answer := told[one.node, one.place], Answer)
-        and answer.high_watermark > one.end
-    ]  # fmt: skip
+        if isinstance(answer := told[one.node, one.place], Answer) and answer.high_watermark > one.end
+    ]
 
 
 async def _topics(client: AdminClient, names: Sequence[str]) -> list[TopicInfo]:

@@ -15,7 +15,7 @@ from tidelog.client.cluster import ANSWER_SECONDS, Refused
 from tidelog.client.kafka import KafkaClient
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.model import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
-from tidelog.spark import asking
+from tidelog.spark import client_loop
 from tidelog.spark.audit.walk import Answer, Row, Stretch, Walk
 from tidelog.wire.apis import Api
 
@@ -40,11 +40,11 @@ class Asking:
 
 def read_stretch(asking_: Asking, stretch: Stretch) -> Iterator[list[Row]]:
     """The rows of a stretch, some at a time. This is what a task runs."""
-    return asking.iterate(_read(asking_, Walk(stretch)))
+    return client_loop.iterate(_read(asking_, Walk(stretch)))
 
 
 async def _read(asking_: Asking, walk: Walk) -> AsyncGenerator[list[Row], None]:
-    client = asking.client(asking_.bootstrap)
+    client = client_loop.client(asking_.bootstrap)
     loop = asyncio.get_running_loop()
     last_good, pause = loop.time(), PAUSE_SECONDS
     while not walk.is_done:
@@ -89,11 +89,8 @@ async def fetch(
     topics: dict[str, list[dict[str, int]]] = {}
     for place, position in positions.items():
         topics.setdefault(place.topic, []).append(
-            {
-                "partition": place.partition, "fetch_offset": position,
-                "partition_max_bytes": bytes_max,
-            }
-        )  # fmt: skip
+            {"partition": place.partition, "fetch_offset": position, "partition_max_bytes": bytes_max}
+        )
     response: Any = await connection.call(
         Api.FETCH,
         timeout_seconds=ANSWER_SECONDS,
@@ -110,17 +107,17 @@ async def fetch(
     )
     return {
         TopicPartition(topic.topic, one.partition_index): Answer(
-            error=one.error_code.value, high_watermark=one.high_watermark,
-            log_start=one.log_start_offset, records=one.records or b"",
+            error=one.error_code.value,
+            high_watermark=one.high_watermark,
+            log_start=one.log_start_offset,
+            records=one.records or b"",
         )
         for topic in response.responses
         for one in topic.partitions
-    }  # fmt: skip
+    }
 
 
-async def probe(
-    connection: Connection, places: Iterable[TopicPartition]
-) -> dict[TopicPartition, Answer]:
+async def probe(connection: Connection, places: Iterable[TopicPartition]) -> dict[TopicPartition, Answer]:
     """Where replicas on this broker begin, and up to where they may be read.
 
     No log has a record at -1: all that comes is the refusal, which says both.

@@ -17,22 +17,8 @@ from kio.schema.errors import ErrorCode
 
 from tidelog.client.cluster import ADVICE
 from tidelog.errors import CorruptMessage
-from tidelog.model import (
-    NO_EPOCH,
-    NO_OFFSET,
-    NO_PRODUCER,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    NodeId,
-    Offset,
-)
-from tidelog.records import (
-    MAGIC,
-    BatchHeader,
-    batch_size_at,
-    crc_matches,
-    read_header,
-)
+from tidelog.model import NO_EPOCH, NO_OFFSET, NO_PRODUCER, NO_SEQUENCE, NO_TIMESTAMP, NodeId, Offset
+from tidelog.records import MAGIC, BatchHeader, batch_size_at, crc_matches, read_header
 from tidelog.spark.audit.contents import contents_of
 
 
@@ -248,9 +234,20 @@ class Walk:
     def _batch(self, header: BatchHeader, contents: pa.StructArray | None) -> Row:
         at = self.stretch
         return Row(
-            at.topic, at.partition, at.replica, Kind.BATCH, header.base_offset, header.last_offset,
-            leader_epoch=header.leader_epoch, crc=header.crc, records=header.record_count,
-            bytes=header.size, attributes=header.attributes, producer_id=header.producer_id,
-            producer_epoch=header.producer_epoch, base_sequence=header.base_sequence,
-            max_timestamp_ms=header.max_timestamp, contents=contents,
-        )  # fmt: skip
+            at.topic,
+            at.partition,
+            at.replica,
+            Kind.BATCH,
+            header.base_offset,
+            header.last_offset,
+            leader_epoch=header.leader_epoch,
+            crc=header.crc,
+            records=header.record_count,
+            bytes=header.size,
+            attributes=header.attributes,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+            max_timestamp_ms=header.max_timestamp,
+            contents=contents,
+        )

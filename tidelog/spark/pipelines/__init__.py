@@ -13,6 +13,15 @@
     sample/        the files of that
     orders.py      orders that the sample reads: some late, some broken
     beside.py      a cluster, and a pipeline beside it: `make run`
+    delta.py       Delta tables without a jar; delta_parts.py is their partitions
+    documents.py   values of a YAML document, checked one by one
+    formats.py     options for keys and values of a schema registry
+    registered_samples.py  sample rows whose schemas a registry knows
+    samples.py     sample rows, and what must come out of them
+    sharing.py     places that executors on other machines cannot reach
+    shipping.py    a pipeline's Python files, sent to executors
+    trying.py      a pipeline on sample rows
+    upserts.py     changes into a table with one row for each key
 
 Rule 1: a sink is one query with one checkpoint, named as the sink: it goes on where it was, and
         what it wrote is written once, wherever it was killed.

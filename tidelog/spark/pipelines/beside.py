@@ -23,7 +23,7 @@ from typing import Final
 from tidelog.errors import TidelogError
 from tidelog.faces.cli.common import complain, note
 from tidelog.faces.local import layout
-from tidelog.spark.asking import ask
+from tidelog.spark.client_loop import ask
 from tidelog.spark.java import find_java
 from tidelog.spark.pipelines import folders, state
 from tidelog.spark.pipelines.running import NEEDED, listening
@@ -43,8 +43,11 @@ class Child:
         output = None if log is None else log.open("ab")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tidelog.faces.local.child", str(os.getpid()), *arguments],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,
+        )
         if output is not None:
             output.close()
 

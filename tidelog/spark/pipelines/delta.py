@@ -14,18 +14,19 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.storage import Storage
+from tidelog.spark.pipelines.delta_parts import DeltaSplitter, check_columns, check_partitions, check_values
 from tidelog.spark.pipelines.documents import SpecError
 from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
 from tidelog.spark.tables.counting import check_rows, write_parquet
 from tidelog.spark.tables.waiting import Away, Patience, is_away, told_as_away
-from tidelog.spark.tables.writing import is_sparks_own, write_files
+from tidelog.spark.tables.writing import WrittenFile, is_sparks_own, write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,17 +44,24 @@ ROWS: Final = "tidelog.rows."
 ENDS: Final = "tidelog.ends."
 UNKNOWN: Final = -1
 STORE_OPTIONS: Final = {
-    "s3.endpoint": "aws_endpoint_url", "s3.access-key-id": "aws_access_key_id",
-    "s3.secret-access-key": "aws_secret_access_key", "s3.session-token": "aws_session_token",
+    "s3.endpoint": "aws_endpoint_url",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
     "s3.region": "aws_region",
-}  # fmt: skip
+}
 """Settings of a store as pyiceberg and Iceberg sinks name them, and as `deltalake` does."""
 SHORT_RETRIES: Final = {"max_retries": "2", "retry_timeout": "10s"}
 """Who is away for longer is waited for by us, who say so."""
 NETWORK: Final = (
-    "error sending request", "connection refused", "connection reset", "connection closed",
-    "timed out", "503 service unavailable", "500 internal server error",
-)  # fmt: skip
+    "error sending request",
+    "connection refused",
+    "connection reset",
+    "connection closed",
+    "timed out",
+    "503 service unavailable",
+    "500 internal server error",
+)
 CONSTRAINTS: Final = "delta.constraints."
 COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
 """Of columns whose values the writer has to make, or to check."""
@@ -84,7 +92,7 @@ class Place:
         with _told(self.uri):
             return DeltaTable(self.uri, storage_options=self.store_options)
 
-    def prepare(self, schema: "StructType", *, evolve: bool = True) -> None:
+    def prepare(self, schema: "StructType", *, evolve: bool = True, partition_by: Sequence[str] = ()) -> None:
         """Have a table here that takes rows of this schema."""
         try:
             from deltalake import DeltaTable
@@ -94,13 +102,17 @@ class Place:
 
         from tidelog.spark.pipelines.iceberg import arrow_schema
 
-        wanted = arrow_schema(schema)
+        wanted, named = arrow_schema(schema), list(partition_by)
+        check_columns(wanted, named)
         with _told(self.uri):
-            DeltaTable.create(self.uri, wanted, mode="ignore", storage_options=self.store_options)
+            DeltaTable.create(
+                self.uri, wanted, mode="ignore", partition_by=named, storage_options=self.store_options
+            )
         comes = arrow_schema(schema, is_new=False)
         for attempt in range(1, COMMITS_MAX + 1):
             table = self.table()
             _check_writable(self.uri, table)
+            check_partitions(self.uri, table, named)
             try:
                 _follow(self.uri, table, comes, is_allowed=evolve)
                 return
@@ -121,11 +133,6 @@ def is_delta_away(error: BaseException) -> bool:
 
 def _check_writable(uri: str, table: "DeltaTable") -> None:
     about = table.metadata()
-    if about.partition_columns:
-        raise SpecError(
-            f"delta: {uri} is partitioned by {', '.join(about.partition_columns)}, which is not "
-            "supported; name another table"
-        )
     if any(key.startswith(CONSTRAINTS) for key in about.configuration):
         raise SpecError(f"delta: {uri} has constraints, which nobody would check; name another")
     for column in table.schema().fields:
@@ -284,21 +291,21 @@ class DeltaWriter:
             return rows
         return 0
 
-    def _append(
-        self, table: "DeltaTable", frame: "DataFrame", query: str, batch: int, ends: Any
-    ) -> int:
+    def _append(self, table: "DeltaTable", frame: "DataFrame", query: str, batch: int, ends: Any) -> int:
         directory = f"{query}-{batch}-{uuid.uuid4().hex[:8]}"
         location = f"{_located(self.place.uri)}/{directory}"
         try:
             files = self._files(table, frame, location)
-            rows = sum(files.values())
+            rows = sum(one.rows for one in files)
             if rows:
+                named = table.metadata().partition_columns
                 actions: list[AddAction | RemoveAction] = [
-                    self._action(directory, path, count) for path, count in files.items()
+                    self._action(directory, one, dict(zip(named, one.partition, strict=True)))
+                    for one in files
                 ]
                 told = note(query, batch, Proof.of_rows(rows, ends))
                 table.create_write_transaction(
-                    actions, "append", table.schema(), commit_properties=told
+                    actions, "append", table.schema(), partition_by=named, commit_properties=told
                 )
                 return rows
         except Exception as error:
@@ -308,33 +315,35 @@ class DeltaWriter:
         self._remove(location)
         return 0
 
-    def _files(self, table: "DeltaTable", frame: "DataFrame", location: str) -> dict[str, int]:
-        """The files of a batch, each with its rows."""
+    def _files(self, table: "DeltaTable", frame: "DataFrame", location: str) -> list[WrittenFile]:
+        """The files of a batch; of each its rows are counted."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         from tidelog.spark.tables.batches import fitted_to
 
         schema, storage = arrow_of(table), self.place.storage
         fitting = fitted_to(frame, from_arrow_schema(schema), self.place.uri)
-        if is_sparks_own(location):
+        split = DeltaSplitter(tuple(table.metadata().partition_columns))
+        if is_sparks_own(location) and not split:
             rows = write_parquet(fitting, location)
-            paths = storage.list_files(location, ".parquet")
+            found = [WrittenFile(path, 0) for path in storage.list_files(location, ".parquet")]
         else:
-            there = [field for field in schema if field.name in frame.schema.fieldNames()]
-            found = write_files(fitting, location, storage, _schema(there))
-            rows, paths = sum(one.rows for one in found), [one.path for one in found]
-        files = {path: _rows(storage, path) for path in paths}
-        check_rows(location, written=rows, found=sum(files.values()))
-        return {path: count for path, count in files.items() if count}
+            given = {*frame.schema.fieldNames(), *split.columns}
+            there = _schema([field.with_nullable(True) for field in schema if field.name in given])
+            found = write_files(fitting, location, storage, there, split)
+            rows = sum(one.rows for one in found)
+        files = [one._replace(rows=_rows(storage, one.path)) for one in found]
+        check_rows(location, written=rows, found=sum(one.rows for one in files))
+        return [one for one in files if one.rows]
 
-    def _action(self, directory: str, path: str, rows: int) -> "AddAction":
+    def _action(self, directory: str, file: WrittenFile, values: dict[str, str | None]) -> "AddAction":
         from deltalake.transaction import AddAction
 
-        filesystem, inside = self.place.storage.find(path)
+        filesystem, inside = self.place.storage.find(file.path)
         size = filesystem.get_file_info(inside).size
-        name = f"{directory}/{path.rpartition('/')[2]}"
-        stats = json.dumps({"numRecords": rows})
-        return AddAction(name, size, {}, int(time.time() * 1000), True, stats)
+        name = f"{directory}/{file.path.rpartition('/')[2]}"
+        stats = json.dumps({"numRecords": file.rows})
+        return AddAction(name, size, values, int(time.time() * 1000), True, stats)
 
     def _has(self, directory: str) -> bool:
         """Whether the table names files of a directory; so too, if nobody can tell. A commit that
@@ -349,13 +358,12 @@ class DeltaWriter:
         with suppress(FileNotFoundError):
             filesystem.delete_dir(path)
 
-    def _merge(
-        self, table: "DeltaTable", changes: "DataFrame", query: str, batch: int, ends: Any
-    ) -> int:
+    def _merge(self, table: "DeltaTable", changes: "DataFrame", query: str, batch: int, ends: Any) -> int:
         """Apply changes. `deltalake` does it in this process, so a batch must fit into it."""
         from tidelog.spark.pipelines.upserts import DELETE, latest_changes
 
         source = latest_changes(changes, self.key).toArrow()
+        check_values(source, table.metadata().partition_columns)
         columns = [name for name in source.column_names if name != DELETE]
         values = {f"`{name}`": f"source.`{name}`" for name in columns}
         # A changed row is the new one: what its source no longer has is null, as for Iceberg.
@@ -379,15 +387,20 @@ class DeltaWriter:
         return int(rows)
 
     def _keep_in_order(self) -> None:
-        """Merge small files every so many commits; it never fails a batch."""
+        """Merge small files every so many commits, and remove what was merged before the time for
+        which the table keeps its versions; it never fails a batch."""
         if not self.has_upkeep:
             return
         try:
             table = self.place.table()
             if table.version() % COMPACT_EVERY == 0:
                 table.optimize.compact()
+                if table.vacuum(dry_run=True):  # a round that removes nothing shall be no commit
+                    table.vacuum(dry_run=False)
         except Exception as error:
-            logger.warning("small files of %s were not merged: %s", self.place.uri, error)
+            logger.warning(
+                "small files of %s were not merged, or old ones not removed: %s", self.place.uri, error
+            )
 
 
 def _located(uri: str) -> str:

@@ -77,8 +77,7 @@ def _headers(error: str) -> str:
         "offset": "CAST(offset AS STRING)",
     }
     headers = ", ".join(
-        f"named_struct('key', '{name}', 'value', CAST({text} AS BINARY))"
-        for name, text in told.items()
+        f"named_struct('key', '{name}', 'value', CAST({text} AS BINARY))" for name, text in told.items()
     )
     return f"array({headers})"
 
@@ -122,9 +121,7 @@ def record_parts(sink: Sink, columns: Sequence[str]) -> dict[str, str]:
     return parts
 
 
-def record_columns(
-    name: str, sink: Sink, parts: Mapping[str, str], types: Mapping[str, str]
-) -> list[str]:
+def record_columns(name: str, sink: Sink, parts: Mapping[str, str], types: Mapping[str, str]) -> list[str]:
     """These expressions as the columns that a writer takes; `types` says what each gives."""
     if sink.bucket and "key" not in parts:
         raise SpecError(

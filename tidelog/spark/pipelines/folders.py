@@ -12,9 +12,13 @@ from typing import Final
 from tidelog.spark.pipelines.spec import FILE_NAME, NAME, SpecError
 
 SAMPLE: Final = (
-    "pipeline.yaml", "revenue.sql", "valid.py", "tests/windows/orders.jsonl",
-    "tests/windows/orders.dead_letter.jsonl", "tests/windows/revenue.jsonl",
-)  # fmt: skip
+    "pipeline.yaml",
+    "revenue.sql",
+    "valid.py",
+    "tests/windows/orders.jsonl",
+    "tests/windows/orders.dead_letter.jsonl",
+    "tests/windows/revenue.jsonl",
+)
 DEPTH_MAX: Final = 3
 PASSED_OVER: Final = ("state", "warehouse", "node_modules")
 

@@ -24,13 +24,7 @@ from tidelog.spark.tables.commits import named, tried_once
 from tidelog.spark.tables.evolving import Unfit
 from tidelog.spark.tables.evolving import evolve as follow
 from tidelog.spark.tables.expiring import Expiry
-from tidelog.spark.tables.layout import (
-    Layout,
-    LayoutError,
-    check_layout,
-    partition_spec,
-    sort_order,
-)
+from tidelog.spark.tables.layout import Layout, LayoutError, check_layout, partition_spec, sort_order
 from tidelog.spark.tables.notes import check_replay, note, written
 from tidelog.spark.tables.projecting import check_names
 from tidelog.spark.tables.upkeep import Upkeep
@@ -68,10 +62,7 @@ class Catalog:
                 f"catalog.warehouse is {warehouse}; then say where the catalog is, too: "
                 "catalog.uri, as sqlite:////some/catalog.db"
             )
-        ours = {
-            "type": "sql", "uri": f"sqlite:///{location}/catalog.db",
-            "warehouse": f"file://{location}",
-        }  # fmt: skip
+        ours = {"type": "sql", "uri": f"sqlite:///{location}/catalog.db", "warehouse": f"file://{location}"}
         return cls({**ours, **told})
 
     def _load(self) -> Any:
@@ -97,12 +88,7 @@ class Catalog:
         return found
 
     def prepare(
-        self,
-        name: str,
-        schema: "StructType",
-        layout: Layout | None = None,
-        *,
-        evolve: bool = True,
+        self, name: str, schema: "StructType", layout: Layout | None = None, *, evolve: bool = True
     ) -> None:
         """Have a table of this name that takes rows of this schema, as `evolving.py` says."""
         from pyiceberg.schema import assign_fresh_schema_ids
@@ -186,9 +172,7 @@ class TableWriter:
             remove_batch(table, location)
         return proof.rows if is_added else 0
 
-    def _commit(
-        self, table: "Table", files: "list[DataFile]", query: str, batch: int, proof: Proof
-    ) -> bool:
+    def _commit(self, table: "Table", files: "list[DataFile]", query: str, batch: int, proof: Proof) -> bool:
         """Whether the files are the batch; not, if another driver was faster."""
         from pyiceberg.exceptions import CommitFailedException
 
@@ -225,9 +209,7 @@ def upkeep_of(sink: Sink) -> Upkeep | None:
         return None
     told = sink.upkeep if isinstance(sink.upkeep, spec.Upkeep) else spec.Upkeep()
     return Upkeep(
-        expiry=Expiry(
-            snapshots=told.snapshots, keep_seconds=spec.interval_seconds(told.keep_files)
-        ),
+        expiry=Expiry(snapshots=told.snapshots, keep_seconds=spec.interval_seconds(told.keep_files)),
         file_bytes=told.file_mib * 1024 * 1024,
     )
 

@@ -16,7 +16,7 @@ from tidelog.client.kafka import KafkaClient
 from tidelog.client.producer import Producer
 from tidelog.errors import TidelogError
 from tidelog.records import Record
-from tidelog.spark.asking import CLIENT_ID
+from tidelog.spark.client_loop import CLIENT_ID
 from tidelog.spark.pipelines.spec import Traffic
 
 REGIONS: Final = ("north", "south", "east", "west")
@@ -42,14 +42,16 @@ def order(random: Random, number: int, now_ms: int) -> Record:
         at_ms -= random.randint(*LATE_SECONDS) * 1000
     region, product = random.choice(REGIONS), random.choice(tuple(PRODUCTS))
     amount = random.randint(1, 4)
-    text = json.dumps({
-        "order": f"{now_ms:013d}-{number}",
-        "region": region,
-        "product": product,
-        "amount": amount,
-        "total": round(amount * PRODUCTS[product], 2),
-        "at": datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-    })  # fmt: skip
+    text = json.dumps(
+        {
+            "order": f"{now_ms:013d}-{number}",
+            "region": region,
+            "product": product,
+            "amount": amount,
+            "total": round(amount * PRODUCTS[product], 2),
+            "at": datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        }
+    )
     if chance > 1 - BROKEN_SHARE:
         text = random.choice((text[: len(text) // 2], text.replace('"total": ', '"total": "much')))
     return Record(key=region.encode(), value=text.encode(), timestamp_ms=now_ms)

@@ -73,14 +73,11 @@ def fold(state: QueryState, report: Mapping[str, Any]) -> QueryState:
         durations_ms={part: int(ms) for part, ms in (report.get("durationMs") or {}).items()},
         lag=sum(lags) if ends else state.lag,
         behind=(
-            Behind(least=min(lags), most=max(lags), average=sum(lags) / len(lags))
-            if lags
-            else state.behind
+            Behind(least=min(lags), most=max(lags), average=sum(lags) / len(lags)) if lags else state.behind
         ),
         watermark=(report.get("eventTime") or {}).get("watermark", state.watermark),
         state_rows=sum(int(one.get("numRowsTotal") or 0) for one in operators),
-        late_rows=state.late_rows
-        + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators),
+        late_rows=state.late_rows + sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators),
         ends=ends or state.ends,
     )
 

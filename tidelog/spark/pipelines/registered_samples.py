@@ -24,27 +24,30 @@ from tidelog.spark.source import part_readers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-RECORD_SCHEMA: Final = pa.schema({
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-})  # fmt: skip
+RECORD_SCHEMA: Final = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+)
 
 
 def registered_rows(pipeline: Pipeline, source: Source, records: list[Row]) -> pa.Table:
     """Records as the columns that a run would have of them."""
-    subscription = {"subscribePattern": source.pattern} if source.pattern else {
-        "subscribe": ",".join(source.topics) or source.topic
-    }  # fmt: skip
+    subscription = (
+        {"subscribePattern": source.pattern}
+        if source.pattern
+        else {"subscribe": ",".join(source.topics) or source.topic}
+    )
     options = read_options(
-        {"kafka.bootstrap.servers": pipeline.bootstrap, **subscription,
-         **format_options(pipeline, source)},
+        {"kafka.bootstrap.servers": pipeline.bootstrap, **subscription, **format_options(pipeline, source)},
         streaming=True,
-    )  # fmt: skip
+    )
     topic = source.topic or next(iter(source.topics), None)
     written = [dict(record) for record in records]
     for form in (options.key_format, options.value_format):
@@ -78,10 +81,13 @@ def _framed(writer: ValueWriter, data: bytes | None, source: Source, row: Row) -
 def check_fit(pipeline: Pipeline, sink: Sink, records: "DataFrame") -> None:
     """DoesNotFit, if the schemas of a sink cannot say its records."""
     options = write_options(
-        {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.target,
-         **format_options(pipeline, sink)},
+        {
+            "kafka.bootstrap.servers": pipeline.bootstrap,
+            "topic": sink.target,
+            **format_options(pipeline, sink),
+        },
         streaming=False,
-    )  # fmt: skip
+    )
     if options.value_format.auto_register:
         return  # the schema is made of the columns
     rows = records.toArrow()

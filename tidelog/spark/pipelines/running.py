@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import TidelogError
-from tidelog.spark.asking import ask, start
+from tidelog.spark.client_loop import ask, start
 from tidelog.spark.pipelines import orders, state
 from tidelog.spark.pipelines.progress import QueryState, fold
 from tidelog.spark.pipelines.sharing import check_shared, is_path
@@ -67,9 +67,7 @@ def run(pipeline: Pipeline, where: Where, *, stop: threading.Event, on_change: O
     check_installed(NEEDED)
     check_shared(pipeline, where.master)
     with state.held(pipeline.folder):
-        noted = state.this_run(
-            master=where.master, trigger=pipeline.trigger, bootstrap=pipeline.bootstrap
-        )
+        noted = state.this_run(master=where.master, trigger=pipeline.trigger, bootstrap=pipeline.bootstrap)
         try:
             _run(pipeline, where, noted, stop, on_change)
             noted.phase = Phase.STOPPED if stop.is_set() else Phase.DONE
@@ -95,9 +93,7 @@ def checkpoint_settings(location: str, conf: Mapping[str, str]) -> dict[str, str
     return {"spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER} if is_here else {}
 
 
-def _run(
-    pipeline: Pipeline, where: Where, noted: Run, stop: threading.Event, on_change: OnChange
-) -> None:
+def _run(pipeline: Pipeline, where: Where, noted: Run, stop: threading.Event, on_change: OnChange) -> None:
     _tell(pipeline, noted, on_change)
     bootstrap = pipeline.bootstrap
     ask(bootstrap, lambda client: prepare(client, pipeline), timeout_seconds=REACH_SECONDS_MAX)
@@ -111,6 +107,7 @@ def _run(
             conf=conf,
             environment=where.environment,
             log=state.log_path(pipeline.folder),
+            stop=stop,
         ) as session,
         listening(stop),  # anew: Spark has put a handler of its own in its place
         _traffic(pipeline),
@@ -120,11 +117,7 @@ def _run(
 
 
 def _run_queries(
-    session: "SparkSession",
-    pipeline: Pipeline,
-    noted: Run,
-    stop: threading.Event,
-    on_change: OnChange,
+    session: "SparkSession", pipeline: Pipeline, noted: Run, stop: threading.Event, on_change: OnChange
 ) -> None:
     noted.queries = {name: QueryState() for name in query_names(pipeline)}
     queries = start_all(session, pipeline, stop)

@@ -17,7 +17,7 @@ from tidelog.spark.pipelines.iceberg import Catalog, TableWriter, upkeep_of
 from tidelog.spark.pipelines.shipping import ship
 from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, layout_of, options_of
 from tidelog.spark.pipelines.tables import DEAD_LETTER, Tables, build, explained
-from tidelog.spark.pipelines.upserts import UpsertWriter, as_changes, check_store, row_schema
+from tidelog.spark.pipelines.upserts import UpsertWriter, as_changes, row_schema
 from tidelog.spark.tables.waiting import Patience
 
 if TYPE_CHECKING:
@@ -125,9 +125,7 @@ def _checkpoint(pipeline: Pipeline, name: str) -> str:
     return f"{pipeline.path(pipeline.checkpoint)}/{name}"
 
 
-def _into_topic(
-    pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame"
-) -> "DataStreamWriter":
+def _into_topic(pipeline: Pipeline, name: str, sink: Sink, frame: "DataFrame") -> "DataStreamWriter":
     made = records(name, sink, frame)
     told = {"kafka.bootstrap.servers": pipeline.bootstrap, "topic": sink.target}
     told |= format_options(pipeline, sink)
@@ -161,7 +159,6 @@ def _into_iceberg(
     verifies = sink.verify_replays is not False
     table: TableWriter | UpsertWriter
     if sink.upsert:
-        check_store(str(catalog.properties.get("warehouse", "")))
         frame = as_changes(sink, frame)
         schema = row_schema(frame)
         table = UpsertWriter(
@@ -191,8 +188,10 @@ def _into_delta(
         schema = row_schema(frame)
     has_upkeep, verifies = sink.upkeep is not False, sink.verify_replays is not False
     table = DeltaWriter(place, sink.upsert, has_upkeep, patience, checkpoint, verifies)
-    evolve = sink.evolve is not False
-    patience.until_there(f"the store of {place.uri}", lambda: place.prepare(schema, evolve=evolve))
+    evolve, parts = sink.evolve is not False, sink.partition_by
+    patience.until_there(
+        f"the store of {place.uri}", lambda: place.prepare(schema, evolve=evolve, partition_by=parts)
+    )
 
     def write(batch: "DataFrame", number: int) -> None:
         table.write(batch, query_id(batch, checkpoint), number)

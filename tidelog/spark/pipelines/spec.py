@@ -251,6 +251,7 @@ _ALLOWED_OF_SINKS: Final = {
         "changes",
         "delete",
         "order_by",
+        "partition_by",
         "evolve",
         "verify_replays",
     },
@@ -305,7 +306,7 @@ def parse(document: Any, folder: Path) -> Pipeline:
             str(key): documents.setting(value)
             for key, value in documents.section(document, "spark", dict).items()
         },
-    )  # fmt: skip
+    )
     check(pipeline)
     return pipeline
 
@@ -315,9 +316,7 @@ def check(pipeline: Pipeline) -> None:
     if not NAME.fullmatch(pipeline.name):
         raise SpecError(f"name is {pipeline.name!r}; it must be letters, digits, - and _")
     if not pipeline.is_once and not INTERVAL.fullmatch(pipeline.trigger):
-        raise SpecError(
-            f"trigger is {pipeline.trigger!r}; it must be `once` or an interval, as `5 seconds`"
-        )
+        raise SpecError(f"trigger is {pipeline.trigger!r}; it must be `once` or an interval, as `5 seconds`")
     if pipeline.traffic is not None and min(pipeline.traffic.per_second, pipeline.traffic.once) < 1:
         raise SpecError("traffic: per_second and once must be at least 1; or remove traffic")
     for key in pipeline.spark:
@@ -362,9 +361,7 @@ def _check_source(where: str, source: Source) -> None:
     if source.json and (source.format or source.key_format):
         raise SpecError(f"{where}.json contradicts a format that a schema registry knows; keep one")
     if not source.json and not source.format and (source.dead_letter or source.broken):
-        raise SpecError(
-            f"{where}.json is missing, or .format; without it every value is taken as it is"
-        )
+        raise SpecError(f"{where}.json is missing, or .format; without it every value is taken as it is")
     if source.dead_letter and source.broken:
         raise SpecError(f"{where}.broken contradicts {where}.dead_letter; keep one of the two")
 
@@ -403,8 +400,7 @@ def _check_sink(where: str, sink: Sink, tables: list[str]) -> None:
         _check_upkeep(f"{where}.upkeep", sink.upkeep)
     if sink.table not in tables:
         raise SpecError(
-            f"{where}.from: there is no table {sink.table!r}{similar(sink.table, tables)}; "
-            f"{_list(tables)}"
+            f"{where}.from: there is no table {sink.table!r}{similar(sink.table, tables)}; {_list(tables)}"
         )
 
 
@@ -431,11 +427,7 @@ def _check_kind(where: str, entry: Struct, kinds: Iterable[str]) -> str:
 
 
 def _check_allowed(
-    where: str,
-    entry: Struct,
-    kinds: tuple[str, ...],
-    family: str,
-    allowed: Mapping[str, set[str]],
+    where: str, entry: Struct, kinds: tuple[str, ...], family: str, allowed: Mapping[str, set[str]]
 ) -> None:
     """Refuse what has no meaning here, where it would be silently without effect."""
     free = {*kinds, "table", *allowed[family]}

@@ -102,8 +102,7 @@ def held(folder: Path) -> Iterator[None]:
     if lock is None:
         pid = _read(folder).pid
         raise RunsAlready(
-            f"pipeline {folder} runs already, as process {pid}; end it with `tidelog pipeline stop "
-            f"{folder}`"
+            f"pipeline {folder} runs already, as process {pid}; end it with `tidelog pipeline stop {folder}`"
         )
     try:
         yield
@@ -114,9 +113,16 @@ def held(folder: Path) -> Iterator[None]:
 def this_run(*, master: str, trigger: str, bootstrap: str) -> Run:
     now = time.time()
     return Run(
-        pid=os.getpid(), born=born(os.getpid()), host=socket.gethostname(), master=master,
-        trigger=trigger, bootstrap=bootstrap, phase=Phase.STARTING, began=now, changed=now,
-    )  # fmt: skip
+        pid=os.getpid(),
+        born=born(os.getpid()),
+        host=socket.gethostname(),
+        master=master,
+        trigger=trigger,
+        bootstrap=bootstrap,
+        phase=Phase.STARTING,
+        began=now,
+        changed=now,
+    )
 
 
 def write(folder: Path, run: Run) -> None:

@@ -44,9 +44,7 @@ class Tables:
     broken: "dict[str, DataFrame]" = field(default_factory=dict)
 
 
-def build(
-    session: "SparkSession", pipeline: Pipeline, query: str, *, read: "Read | None" = None
-) -> Tables:
+def build(session: "SparkSession", pipeline: Pipeline, query: str, *, read: "Read | None" = None) -> Tables:
     """Every source and every step, in order; each is a view that later ones can name in SQL.
 
     They are made for one query, and in its own session: it shows how far it is by a group of its

@@ -9,7 +9,7 @@ from typing import Final
 
 from tidelog.client.admin import Resource
 from tidelog.client.cluster import Refused
-from tidelog.spark.asking import SparkClient
+from tidelog.spark.client_loop import SparkClient
 from tidelog.spark.pipelines.spec import Pipeline, SpecError, Topic, options_of
 
 EXISTS: Final = 36

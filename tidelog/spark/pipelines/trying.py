@@ -52,9 +52,7 @@ def run(
             yield attempt(session, pipeline, case, update=update)
 
 
-def attempt(
-    session: "SparkSession", pipeline: Pipeline, case: Case, *, update: bool = False
-) -> Tried:
+def attempt(session: "SparkSession", pipeline: Pipeline, case: Case, *, update: bool = False) -> Tried:
     """Run one test."""
     compared = []
     try:
@@ -112,9 +110,7 @@ def _rows(frame: "DataFrame") -> list[Row]:
     return [json.loads(found.row) for found in frame.selectExpr(whole).collect()]
 
 
-def _read(
-    pipeline: Pipeline, case: Case, session: "SparkSession", name: str, source: Source
-) -> "DataFrame":
+def _read(pipeline: Pipeline, case: Case, session: "SparkSession", name: str, source: Source) -> "DataFrame":
     """The rows that a test has for a source; none, if it has no file."""
     file = case.given.get(name)
     if source.is_topics:

@@ -18,6 +18,8 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlparse
 
+from tidelog.spark.archive.storage import Storage
+from tidelog.spark.connect import parallelism
 from tidelog.spark.pipelines.expressions import TOMBSTONE, quoted
 from tidelog.spark.pipelines.iceberg import COMMITS_MAX, Catalog
 from tidelog.spark.pipelines.spec import Sink, SpecError
@@ -26,6 +28,7 @@ from tidelog.spark.tables.batches import remove_batch, spark_schema, write_batch
 from tidelog.spark.tables.commits import tried_once
 from tidelog.spark.tables.notes import check_replay, note, written
 from tidelog.spark.tables.projecting import check_names
+from tidelog.spark.tables.reading import FILE, read_files, store_told_as_away
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience
 from tidelog.spark.tables.writing import is_sparks_own
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 ROW: Final = "_tidelog_row"
 DELETE: Final = "_tidelog_delete"
 ORDER: Final = "_tidelog_order"
-FILE: Final = "_tidelog_file"
 ENVELOPE: Final = ("before", "after", "op")
 OFFSETS: Final = ("_offset", "offset")
 
@@ -64,9 +66,7 @@ def as_changes(sink: Sink, frame: "DataFrame") -> "DataFrame":
         row = f"struct({columns})"
         delete = sink.delete or _deletes(sink, frame.columns)
     changes = frame.selectExpr(
-        f"{row} AS {ROW}",
-        f"coalesce({delete}, false) AS {DELETE}",
-        f"struct({', '.join(order)}) AS {ORDER}",
+        f"{row} AS {ROW}", f"coalesce({delete}, false) AS {DELETE}", f"struct({', '.join(order)}) AS {ORDER}"
     )
     fields = changes.schema[ROW].dataType.fieldNames()  # type: ignore[attr-defined]
     if unknown := [name for name in sink.upsert if name not in fields]:
@@ -81,15 +81,6 @@ def _deletes(sink: Sink, columns: list[str]) -> str:
     return "value IS NULL" if "value" in columns and "value" not in sink.upsert else "false"
 
 
-def check_store(warehouse: str) -> None:
-    """SpecError, if Spark cannot read the table back, which it must to change it."""
-    if warehouse and not is_sparks_own(warehouse):
-        raise SpecError(
-            f"catalog.warehouse is {warehouse}, which Spark does not read without a jar, and to "
-            "upsert it must; name a warehouse on a file system, or leave `upsert` out"
-        )
-
-
 def row_schema(changes: "DataFrame") -> Any:
     return changes.schema[ROW].dataType
 
@@ -99,9 +90,7 @@ def latest_changes(changes: "DataFrame", key: tuple[str, ...]) -> "DataFrame":
     from pyspark.sql.functions import expr
 
     keys = [f"{ROW}.{quoted(name)} AS _key_{at}" for at, name in enumerate(key)]
-    by_key = changes.selectExpr(*keys, ROW, DELETE, ORDER).groupBy(
-        *(f"_key_{at}" for at in range(len(key)))
-    )
+    by_key = changes.selectExpr(*keys, ROW, DELETE, ORDER).groupBy(*(f"_key_{at}" for at in range(len(key))))
     last = by_key.agg(expr(f"max_by(struct({ROW}, {DELETE}), {ORDER})").alias("last"))
     return last.selectExpr(f"last.{ROW}.*", f"last.{DELETE} AS {DELETE}")
 
@@ -156,8 +145,7 @@ class UpsertWriter:
             kept = self._joined(there, latest, "left_anti")
             out = kept.unionByName(out, allowMissingColumns=True)
         location = f"{table.location()}/data/{query}-{batch}-{uuid.uuid4().hex[:8]}"
-        parallel = out.sparkSession.sparkContext.defaultParallelism
-        added = write_batch(out.coalesce(parallel), table, location)
+        added = write_batch(out.coalesce(parallelism(out.sparkSession)), table, location)
         told = {"tidelog.query-id": query, "tidelog.batch-id": str(batch)}
         if not added and not touched:
             remove_batch(table, location)
@@ -185,11 +173,11 @@ class UpsertWriter:
         check_names(table, tasks)
         if not tasks:
             return []
-        there = self._read(latest.sparkSession, table, tasks).selectExpr(
-            *(quoted(name) for name in self.key), f"_metadata.file_path AS {FILE}"
-        )
+        there = self._read(latest.sparkSession, table, tasks, self.key)
         hit = self._joined(there, latest, "left_semi")
-        found = [row[0] for row in hit.select(FILE).distinct().collect()]
+        storage, first = Storage.of(table.io.properties), tasks[0].file.file_path
+        with store_told_as_away(f"the store of table {self.name}", storage, first):
+            found = [row[0] for row in hit.select(FILE).distinct().collect()]
         named = touched_among((task.file.file_path for task in tasks), found)
         return [task for task in tasks if task.file.file_path in named]
 
@@ -201,10 +189,20 @@ class UpsertWriter:
         return there.alias("there").join(latest.alias("latest"), expr(" AND ".join(same)), how)
 
     def _read(
-        self, session: "SparkSession", table: "Table", tasks: "list[FileScanTask]"
+        self, session: "SparkSession", table: "Table", tasks: "list[FileScanTask]", only: tuple[str, ...] = ()
     ) -> "DataFrame":
-        files = (task.file.file_path for task in tasks)
-        return session.read.schema(spark_schema(table)).parquet(*files)
+        """The rows of files; with `only`, these columns, and the file of each row."""
+        from pyspark.sql.types import StructType
+
+        files = [task.file.file_path for task in tasks]
+        schema = spark_schema(table)
+        if all(map(is_sparks_own, files)):
+            rows = session.read.schema(schema).parquet(*files)
+            names = [*map(quoted, only), f"_metadata.file_path AS {FILE}"]
+            return rows.selectExpr(*names) if only else rows
+        wanted = StructType([one for one in schema if not only or one.name in only])
+        rows = read_files(session, files, Storage.of(table.io.properties), wanted)
+        return rows if only else rows.drop(FILE)
 
 
 def touched_among(locations: Iterable[str], found: Iterable[str]) -> set[str]:

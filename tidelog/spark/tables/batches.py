@@ -113,9 +113,7 @@ def fitted_to(frame: "DataFrame", columns: "StructType", name: str) -> "DataFram
         )
     if all(same_type(field.dataType, there[field.name]) for field in frame.schema):
         return frame
-    return frame.to(
-        StructType([StructField(field.name, there[field.name], True) for field in frame.schema])
-    )
+    return frame.to(StructType([StructField(field.name, there[field.name], True) for field in frame.schema]))
 
 
 def same_type(one: Any, other: Any) -> bool:

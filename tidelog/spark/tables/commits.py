@@ -18,11 +18,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCurrentSchemaId,
-    SetPropertiesUpdate,
-)
+from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, SetPropertiesUpdate
 
 NAMES: Final = "schema.name-mapping.default"
 NAMES_TRIES_MAX: Final = 5
@@ -41,9 +37,7 @@ def tried_once(table: Table) -> Table:
 
 
 def _commit(
-    table: Table,
-    updates: "tuple[TableUpdate, ...]",
-    requirements: "tuple[TableRequirement, ...]",
+    table: Table, updates: "tuple[TableUpdate, ...]", requirements: "tuple[TableRequirement, ...]"
 ) -> None:
     """Commit, and fail only if the table has none of it."""
     try:
@@ -68,10 +62,16 @@ def data_file(table: Table, location: str, partition: Any) -> DataFile:
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
     found = DataFile.from_args(
-        content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET,
-        partition=partition, file_size_in_bytes=len(file), sort_order_id=None,
-        equality_ids=None, key_metadata=None, **statistics.to_serialized_dict(),
-    )  # fmt: skip
+        content=DataFileContent.DATA,
+        file_path=location,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        file_size_in_bytes=len(file),
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
     found.spec_id = metadata.default_spec_id
     return found
 

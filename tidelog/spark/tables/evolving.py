@@ -144,9 +144,7 @@ def _of_fields(
             yield Change(REFUSE, (*path, name), named[name].field_type, why)
 
 
-def _of_types(
-    path: tuple[str, ...], there: "IcebergType", comes: "IcebergType"
-) -> Iterator[Change]:
+def _of_types(path: tuple[str, ...], there: "IcebergType", comes: "IcebergType") -> Iterator[Change]:
     from pyiceberg.types import ListType, MapType, StructType
 
     match there, comes:

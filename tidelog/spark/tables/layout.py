@@ -80,10 +80,7 @@ class Layout(NamedTuple):
     @classmethod
     def parse(cls, partition_by: Sequence[str], sort_by: Sequence[str]) -> "Layout":
         """LayoutError, if an entry is none; which columns there are is not known yet."""
-        found = cls(
-            tuple(_partition(text) for text in partition_by),
-            tuple(_sort(text) for text in sort_by),
-        )
+        found = cls(tuple(_partition(text) for text in partition_by), tuple(_sort(text) for text in sort_by))
         _check_once("partition_by", [one.name for one in found.partition_by])
         _check_once("sort_by", [one.column for one in found.sort_by])
         return found
@@ -138,9 +135,7 @@ def partition_spec(wanted: Sequence[Partition], schema: "Schema") -> "PartitionS
     fields = []
     for at, one in enumerate(wanted):
         source = _source("partition_by", one.column, schema)
-        transform = parse_transform(
-            f"{one.transform}[{one.number}]" if one.number else one.transform
-        )
+        transform = parse_transform(f"{one.transform}[{one.number}]" if one.number else one.transform)
         if isinstance(source.field_type, (FloatType, DoubleType)) or not transform.can_transform(
             source.field_type
         ):
@@ -166,9 +161,7 @@ def sort_order(wanted: Sequence[Sort], schema: "Schema") -> "SortOrder":
     for one in wanted:
         source = _source("sort_by", one.column, schema)
         if not source.field_type.is_primitive:
-            raise LayoutError(
-                f"sort_by: {one.column} is of type {source.field_type}, which has no order"
-            )
+            raise LayoutError(f"sort_by: {one.column} is of type {source.field_type}, which has no order")
         fields.append(
             SortField(
                 source_id=source.field_id,
@@ -184,9 +177,7 @@ def _source(key: str, column: str, schema: "Schema") -> Any:
     for field in schema.fields:
         if field.name == column:
             return field
-    raise LayoutError(
-        f"{key}: there is no column {column}; the table has {', '.join(schema.column_names)}"
-    )
+    raise LayoutError(f"{key}: there is no column {column}; the table has {', '.join(schema.column_names)}")
 
 
 def check_layout(table: "Table", wanted: Layout) -> None:
@@ -218,10 +209,7 @@ def _told(spec: "PartitionSpec") -> "list[tuple[int, str]]":
 def told_partitions(table: "Table") -> str:
     """`partitioned by region, day(at)`, or nothing."""
     schema = table.schema()
-    told = [
-        f"{field.transform}({schema.find_column_name(field.source_id)})"
-        for field in table.spec().fields
-    ]
+    told = [f"{field.transform}({schema.find_column_name(field.source_id)})" for field in table.spec().fields]
     return f"partitioned by {', '.join(told)}" if told else ""
 
 

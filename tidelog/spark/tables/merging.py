@@ -60,9 +60,7 @@ def merge_small(table: "Table", *, file_bytes: int = FILE_BYTES) -> int:
         for task in tasks.values()
         if not task.delete_files and _may_be_merged(task.file, spec)
     ]
-    merged = [
-        _merge(table, some) for some in to_merge(_by_age(sized), file_bytes=file_bytes)
-    ]  # fmt: skip
+    merged = [_merge(table, some) for some in to_merge(_by_age(sized), file_bytes=file_bytes)]
     if not merged or replace_files(table, merged):
         return sum(len(one.old) for one in merged)
     return 0
@@ -105,9 +103,7 @@ def replace_files(
             is_over = attempt == attempts or isinstance(error, ValidationException)
             if is_over or any(new.spec_id != spec for one in merged for new in one.new):
                 logger.info("files of %s were not merged: %s", ".".join(table.name()), error)
-                Storage.of(table.io.properties).remove(
-                    new.file_path for one in merged for new in one.new
-                )
+                Storage.of(table.io.properties).remove(new.file_path for one in merged for new in one.new)
                 return False
     return False
 

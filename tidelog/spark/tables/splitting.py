@@ -5,7 +5,7 @@ Rule 2: transforms are pyiceberg's, so other engines find rows where they look f
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -22,6 +22,14 @@ class Part(NamedTuple):
 
     values: tuple[Any, ...]
     rows: pa.Table
+
+
+class Splits(Protocol):
+    """Cuts rows into parts; false, if it would not."""
+
+    def __bool__(self) -> bool: ...
+
+    def split(self, rows: pa.Table) -> Iterator[Part]: ...
 
 
 class Splitter(NamedTuple):
@@ -56,7 +64,7 @@ class Splitter(NamedTuple):
             return
         names = [f"_{at}" for at in range(len(fields))]
         columns = [self._transformed(rows, field) for field in fields]
-        keys = pa.table([*columns, _numbers(rows)], names=[*names, ROW])
+        keys = pa.table([*columns, numbers(rows)], names=[*names, ROW])
         groups = keys.group_by(names, use_threads=False).aggregate([(ROW, "list")])
         for at in range(groups.num_rows):
             found = (groups[name][at].as_py() for name in names)
@@ -82,7 +90,8 @@ class Splitter(NamedTuple):
         return field.transform.pyarrow_transform(kind)(column)
 
 
-def _numbers(rows: pa.Table) -> pa.Array:
+def numbers(rows: pa.Table) -> pa.Array:
+    """The number of each row."""
     import pyarrow.compute as pc
 
     ones = pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows)

@@ -33,9 +33,7 @@ def tier(size: int) -> int:
     return found
 
 
-def to_merge(
-    files: Iterable[Sized[F]], *, file_bytes: int, round_bytes: int = ROUND_BYTES
-) -> list[list[F]]:
+def to_merge(files: Iterable[Sized[F]], *, file_bytes: int, round_bytes: int = ROUND_BYTES) -> list[list[F]]:
     """The files to put together now, those that become one in a list, in their order."""
     by_group: dict[tuple[Hashable, int], list[Sized[F]]] = defaultdict(list)
     for one in files:

@@ -27,9 +27,7 @@ class Upkeep:
     expiry: Expiry = field(default_factory=Expiry)
     file_bytes: int = FILE_BYTES
 
-    def after_commit(
-        self, table: "Table", merge: "Callable[[Table], object] | None" = None
-    ) -> bool:
+    def after_commit(self, table: "Table", merge: "Callable[[Table], object] | None" = None) -> bool:
         """Merge, forget and remove, if it is time; whether the table may be another now.
 
         `table` is as the commit has left it, and stays so.
@@ -46,8 +44,9 @@ class Upkeep:
         except Exception as error:
             logger.warning(
                 "table %s is not kept in order, which is tried again after the next commit: %s",
-                ".".join(table.name()), error,
-            )  # fmt: skip
+                ".".join(table.name()),
+                error,
+            )
         return True
 
 

@@ -31,7 +31,7 @@ class StoppedWaiting(TidelogError):
 
 
 class Away(TidelogError):
-    """A catalog or a store cannot be reached for now; it can be tried again."""
+    """A catalog or a store cannot be reached at the moment; try again."""
 
 
 def is_away(error: BaseException) -> bool:
@@ -42,7 +42,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def _is_overloaded(error: BaseException) -> bool:
-    """Whether a service of AWS answers that it cannot for now."""
+    """Whether an AWS service answers that it is overloaded."""
     answer = getattr(error, "response", None)
     if not isinstance(answer, dict):
         return False
@@ -53,15 +53,9 @@ def _is_overloaded(error: BaseException) -> bool:
 
 def _others() -> tuple[type[BaseException], ...]:
     """The errors of those libraries that are installed."""
-    from pyiceberg.exceptions import (
-        CommitStateUnknownException,
-        ServerError,
-        ServiceUnavailableError,
-    )
+    from pyiceberg.exceptions import CommitStateUnknownException, ServerError, ServiceUnavailableError
 
-    found: list[type[BaseException]] = [
-        CommitStateUnknownException, ServerError, ServiceUnavailableError,
-    ]  # fmt: skip
+    found: list[type[BaseException]] = [CommitStateUnknownException, ServerError, ServiceUnavailableError]
     for module, name in (
         ("sqlalchemy.exc", "OperationalError"),
         ("botocore.exceptions", "HTTPClientError"),
@@ -107,8 +101,10 @@ class Patience:
                     raise
                 logger.warning(
                     "waiting for %s, which cannot be reached; it is tried again in %g s: %s",
-                    what, pause, _first_line(error),
-                )  # fmt: skip
+                    what,
+                    pause,
+                    _first_line(error),
+                )
             if self.stop.wait(pause):
                 raise StoppedWaiting(f"stopped while {what} could not be reached")
             pause = min(pause * 2, LONGEST_SECONDS)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from tidelog.spark.archive.storage import Storage
-from tidelog.spark.tables.splitting import Splitter
+from tidelog.spark.tables.splitting import Splits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,11 +45,7 @@ def is_sparks_own(location: str) -> bool:
 
 
 def write_files(
-    frame: "DataFrame",
-    location: str,
-    storage: Storage,
-    schema: pa.Schema,
-    splitter: Splitter | None = None,
+    frame: "DataFrame", location: str, storage: Storage, schema: pa.Schema, splitter: Splits | None = None
 ) -> list[WrittenFile]:
     """Write a frame as Parquet files below a location."""
     work = task(location, storage, schema, splitter)
@@ -60,16 +56,16 @@ def write_files(
 
 
 def task(
-    location: str, storage: Storage, schema: pa.Schema, splitter: Splitter | None = None
+    location: str, storage: Storage, schema: pa.Schema, splitter: Splits | None = None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does with its rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        shaped = (_shaped(batch, schema) for batch in batches if batch.num_rows)
+        ready = (shaped(batch, schema) for batch in batches if batch.num_rows)
         if splitter:
-            written = _write_parts(shaped, location, storage, schema, splitter)
+            written = _write_parts(ready, location, storage, schema, splitter)
         else:
-            written = _write_whole(shaped, location, storage, schema)
+            written = _write_whole(ready, location, storage, schema)
         for one in written:
             told = {"path": [one.path], "rows": [one.rows], "values": [pickle.dumps(one.partition)]}
             yield pa.RecordBatch.from_pydict(told, schema=REPORT)
@@ -77,7 +73,7 @@ def task(
     return write
 
 
-def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of the table; what the batch has not is null."""
     given = set(batch.schema.names)
     arrays = [
@@ -90,16 +86,12 @@ def _shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _write_parts(
-    batches: Iterable[pa.RecordBatch],
-    location: str,
-    storage: Storage,
-    schema: pa.Schema,
-    splitter: Splitter,
+    batches: Iterable[pa.RecordBatch], location: str, storage: Storage, schema: pa.Schema, splitter: Splits
 ) -> Iterator[WrittenFile]:
     for chunk in _chunks(batches, CHUNK_BYTES):
         for values, rows in splitter.split(pa.Table.from_batches(chunk, schema)):
             file = f"{location}/{uuid.uuid4().hex}.parquet"
-            with _open(storage, file, schema) as writer:
+            with _open(storage, file, rows.schema) as writer:
                 writer.write_table(rows)
             yield WrittenFile(file, rows.num_rows, values)
 

@@ -66,9 +66,7 @@ def ok(document: Any, status: int = 200, **headers: str) -> httpx.Response:
 def problem(status: int, detail: str = "no", **facts: Any) -> httpx.Response:
     headers = facts.pop("headers", {})
     document = {"status": status, "title": "No", "detail": detail, "request_id": "r1", **facts}
-    return httpx.Response(
-        status, content=json.dumps(document), headers={"content-type": PROBLEM, **headers}
-    )
+    return httpx.Response(status, content=json.dumps(document), headers={"content-type": PROBLEM, **headers})
 
 
 def events(*texts: str, lost: bool = False) -> httpx.Response:
@@ -100,10 +98,13 @@ class Fleet:
         path, _, query = request.url.raw_path.decode().partition("?")
         body = json.loads(request.content) if request.content else None
         asked = Asked(
-            node=url.netloc, method=request.method, path=path,
-            query=dict(parse_qsl(query, keep_blank_values=True)), headers=request.headers,
+            node=url.netloc,
+            method=request.method,
+            path=path,
+            query=dict(parse_qsl(query, keep_blank_values=True)),
+            headers=request.headers,
             body=body,
-        )  # fmt: skip
+        )
         self.asked.append(asked)
         answer = self._next(asked)
         if asked.node in self.down:
@@ -124,14 +125,10 @@ class Fleet:
         numbers = {node: number for number, node in enumerate(self.nodes, 1)}
         return {
             "brokers": [
-                {"id": number, "http": node, "fenced": node in self.down}
-                for node, number in numbers.items()
+                {"id": number, "http": node, "fenced": node in self.down} for node, number in numbers.items()
             ],
             "topics": [
-                {
-                    "name": name,
-                    "partitions": [{"leader": numbers.get(leader or "")} for leader in leaders],
-                }
+                {"name": name, "partitions": [{"leader": numbers.get(leader or "")} for leader in leaders]}
                 for name, leaders in self.leaders.items()
             ],
         }
@@ -141,9 +138,12 @@ class Fleet:
     def client(self, *addresses: str, **options: Any) -> Client:
         return Client(
             self._where(addresses),
-            transport=httpx.MockTransport(self.answer), clock=lambda: self.now,
-            sleep=self._sleep, random=lambda: 0.5, **options,
-        )  # fmt: skip
+            transport=httpx.MockTransport(self.answer),
+            clock=lambda: self.now,
+            sleep=self._sleep,
+            random=lambda: 0.5,
+            **options,
+        )
 
     def async_client(self, *addresses: str, **options: Any) -> AsyncClient:
         async def sleep(seconds: float) -> None:
@@ -151,9 +151,12 @@ class Fleet:
 
         return AsyncClient(
             self._where(addresses),
-            transport=httpx.MockTransport(self.answer), clock=lambda: self.now,
-            sleep=sleep, random=lambda: 0.5, **options,
-        )  # fmt: skip
+            transport=httpx.MockTransport(self.answer),
+            clock=lambda: self.now,
+            sleep=sleep,
+            random=lambda: 0.5,
+            **options,
+        )
 
     def _where(self, addresses: tuple[str, ...]) -> str | tuple[str, ...]:
         return addresses if len(addresses) > 1 else (*addresses, f"http://{self.nodes[0]}")[0]

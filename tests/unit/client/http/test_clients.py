@@ -11,15 +11,32 @@ import httpx
 import pytest
 
 import tidelog.client
+from tests.support import derive_client
 from tests.unit.client.http.fleet import Fleet, Gone, events, ok, problem
 from tests.unit.client.http.test_kv import KEY, WATCH, Counter, entry, event, page
 from tidelog.client import AsyncClient, Client, Conflict, NotFound, Unavailable
 from tidelog.client.http import awaiting, blocking
 
 SURFACES = [
-    "Client", "Kv", "Topics", "Topic", "Queue", "Message", "PointerQueues", "Room", "PubSub",
-    "Replication", "Groups", "Brokers",
-]  # fmt: skip
+    "Client",
+    "Kv",
+    "Topics",
+    "Topic",
+    "Queue",
+    "Message",
+    "PointerQueues",
+    "Room",
+    "PubSub",
+    "Replication",
+    "Groups",
+    "Brokers",
+]
+
+
+def test_the_blocking_client_is_what_the_awaiting_one_derives():
+    derived = derive_client.derive(derive_client.AWAITING.read_text())
+
+    assert derive_client.BLOCKING.read_text() == derived, "run `make format`"
 
 
 def methods_of(kind: type) -> set[str]:

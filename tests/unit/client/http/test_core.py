@@ -224,8 +224,12 @@ def test_an_unknown_outcome_tells_what_the_last_node_knew():
         fleet.client().kv("b").put("k", 1)
 
     assert caught.value.known == {
-        "outcome": "unknown", "offset": 3, "written": True, "committed": False, "replicas": 1,
-    }  # fmt: skip
+        "outcome": "unknown",
+        "offset": 3,
+        "written": True,
+        "committed": False,
+        "replicas": 1,
+    }
 
 
 WRITES = {
@@ -526,9 +530,7 @@ def test_a_leader_that_cannot_be_asked_is_asked_through_others(broker):
     assert {asked.node for asked in fleet.asked} == {"a:1"}
 
 
-@pytest.mark.parametrize(
-    "answer", [problem(404), ok([]), ok({"brokers": [{}]}), Gone(), problem(503)]
-)
+@pytest.mark.parametrize("answer", [problem(404), ok([]), ok({"brokers": [{}]}), Gone(), problem(503)])
 def test_a_look_that_fails_harms_no_request(answer):
     fleet = Fleet("a:1", "b:2")
     fleet.says("/v1/cluster", answer)

@@ -343,11 +343,18 @@ def refused(key: str, status: int, **facts: object) -> dict[str, object]:
 
 def test_what_became_of_a_part_of_a_batch_is_known_only_if_no_attempt_was_lost():
     answer = ok(
-        {"results": [
-            refused("a", 409, version=3), refused("b", 424), refused("c", 503), refused("d", 404),
-            refused("e", 413), refused("f", 504, outcome="unknown"), {"key": "g", "version": 7},
-        ]}
-    )  # fmt: skip
+        {
+            "results": [
+                refused("a", 409, version=3),
+                refused("b", 424),
+                refused("c", 503),
+                refused("d", 404),
+                refused("e", 413),
+                refused("f", 504, outcome="unknown"),
+                {"key": "g", "version": 7},
+            ]
+        }
+    )
     operations = [Put(key, 1) for key in "abcdefg"]
     fleet = Fleet()
     fleet.says("/v1/kv/b:batch", answer, Gone(httpx.ReadError), answer)
@@ -358,9 +365,14 @@ def test_what_became_of_a_part_of_a_batch_is_known_only_if_no_attempt_was_lost()
 
     assert first[2:] == [Unavailable, NotFound, TooLarge, OutcomeUnknown, type(None)]
     assert [type(result.error) for result in after_a_loss] == [
-        Conflict, TidelogHTTPError, OutcomeUnknown, OutcomeUnknown, TooLarge, OutcomeUnknown,
+        Conflict,
+        TidelogHTTPError,
+        OutcomeUnknown,
+        OutcomeUnknown,
+        TooLarge,
+        OutcomeUnknown,
         type(None),
-    ]  # fmt: skip
+    ]
     unknown = after_a_loss[2].error
     assert isinstance(unknown, OutcomeUnknown)
     assert unknown.idempotency_key == fleet.asked[-1].key
@@ -482,8 +494,11 @@ def test_a_watch_that_may_have_missed_deletions_says_so_and_begins_anew():
     heard = [next(watch) for _ in range(4)]
     watch.close()
     assert [(one.key, one.begins_anew) for one in heard] == [
-        ("", True), ("k", False), ("", True), ("j", False),
-    ]  # fmt: skip
+        ("", True),
+        ("k", False),
+        ("", True),
+        ("j", False),
+    ]
     asked = fleet.questions(WATCH)
     assert [one.query["from"] for one in asked] == ["c0", "start", "start"]
     assert {one.query["prefix"] for one in asked} == {"k"}

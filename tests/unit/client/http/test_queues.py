@@ -25,9 +25,15 @@ SHOWN = {"name": "jobs", "depth": 0}
 
 def message(number: int, value: object = None, count: int = 1, **more: object) -> dict[str, object]:
     return {
-        "id": number, "receipt": f"{number}-{count}", "value": value, "delivery_count": count,
-        "attributes": {}, "key": None, "published_at_ms": 1000, **more,
-    }  # fmt: skip
+        "id": number,
+        "receipt": f"{number}-{count}",
+        "value": value,
+        "delivery_count": count,
+        "attributes": {},
+        "key": None,
+        "published_at_ms": 1000,
+        **more,
+    }
 
 
 def given(*messages: dict[str, object]) -> httpx.Response:
@@ -59,9 +65,7 @@ def test_a_queue_is_declared_with_what_was_said_and_nothing_else():
 
     first, second = fleet.questions(QUEUE)
     assert (first.method, first.body) == ("PUT", {})
-    assert second.body == {
-        "visibility_ms": 1500, "max_deliveries": 0, "ordered": True, "messages_max": 9,
-    }  # fmt: skip
+    assert second.body == {"visibility_ms": 1500, "max_deliveries": 0, "ordered": True, "messages_max": 9}
     assert first.key != second.key
 
 
@@ -84,9 +88,7 @@ def test_a_queue_that_is_not_there_after_a_lost_deletion_was_not_deleted_by_it()
 
 def test_all_queues_are_listed_page_by_page():
     fleet = Fleet()
-    fleet.says(
-        "/v1/queues", ok({"queues": ["a"], "next": "a"}), ok({"queues": ["b"], "next": None})
-    )
+    fleet.says("/v1/queues", ok({"queues": ["a"], "next": "a"}), ok({"queues": ["b"], "next": None}))
 
     assert fleet.client().queues() == ["a", "b"]
 
@@ -121,16 +123,16 @@ def test_a_message_is_published_with_what_belongs_to_it():
     fleet = Fleet()
     fleet.says(f"{QUEUE}/messages", ok({"ids": [7]}, 201))
 
-    found = fleet.client().queue("jobs").publish(
-        {"a": [1]}, attributes={"kind": "mail"}, key="ada", delay=timedelta(seconds=2),
-    )  # fmt: skip
+    found = (
+        fleet.client()
+        .queue("jobs")
+        .publish({"a": [1]}, attributes={"kind": "mail"}, key="ada", delay=timedelta(seconds=2))
+    )
 
     assert found == 7
     (asked,) = fleet.asked
     assert asked.body == {
-        "messages": [
-            {"value": {"a": [1]}, "attributes": {"kind": "mail"}, "key": "ada", "delay_ms": 2000}
-        ]
+        "messages": [{"value": {"a": [1]}, "attributes": {"kind": "mail"}, "key": "ada", "delay_ms": 2000}]
     }
     assert asked.query == {"sync_timeout_ms": "10000"} and asked.key
 
@@ -139,9 +141,11 @@ def test_many_messages_are_one_request_that_is_repeated_under_one_key():
     fleet = Fleet()
     fleet.says(f"{QUEUE}/messages", Gone(httpx.ReadError), problem(503), ok({"ids": [1, 2]}, 201))
 
-    found = fleet.client().queue("jobs").publish_many(
-        [ToPublish(value=1), ToPublish(value=None, deliver_at_ms=5)]
-    )  # fmt: skip
+    found = (
+        fleet.client()
+        .queue("jobs")
+        .publish_many([ToPublish(value=1), ToPublish(value=None, deliver_at_ms=5)])
+    )
 
     assert found == [1, 2]
     asked = fleet.questions(f"{QUEUE}/messages")
@@ -149,9 +153,7 @@ def test_many_messages_are_one_request_that_is_repeated_under_one_key():
     assert asked[0].body["messages"] == [{"value": 1}, {"value": None, "deliver_at_ms": 5}]
 
 
-@pytest.mark.parametrize(
-    ("status", "error"), [(429, QueueFull), (404, NotFound), (400, BadRequest)]
-)
+@pytest.mark.parametrize(("status", "error"), [(429, QueueFull), (404, NotFound), (400, BadRequest)])
 def test_a_refusal_has_its_name(status, error):
     fleet = Fleet()
     fleet.says(f"{QUEUE}/messages", problem(status, "jobs holds 9 messages"))
@@ -184,9 +186,7 @@ def test_a_message_of_which_nobody_knows_says_how_to_repeat_it():
 
 
 def test_messages_are_received_with_all_that_is_known_of_them():
-    fleet = fleet_with(
-        given(message(4, {"x": 1}, 2, attributes={"k": "v"}, key="ada", of_tomorrow=True))
-    )
+    fleet = fleet_with(given(message(4, {"x": 1}, 2, attributes={"k": "v"}, key="ada", of_tomorrow=True)))
 
     (found,) = fleet.client().queue("jobs").receive(10, wait=1.5, visibility=3)
 
@@ -369,10 +369,7 @@ def test_coroutines_consume_the_same_way():
 
     async def story() -> list[int]:
         seen = []
-        async with (
-            fleet.async_client() as client,
-            aclosing(client.queue("jobs").consume(max=2)) as messages,
-        ):
+        async with fleet.async_client() as client, aclosing(client.queue("jobs").consume(max=2)) as messages:
             async for found in messages:
                 seen.append(found.id)
                 if found.id == 1:
@@ -393,9 +390,7 @@ def test_a_queue_with_pointers_is_made_filled_and_read():
     fleet = Fleet()
     fleet.says("/create_queue", ok({"queue_id": 9}))
     fleet.says("/append", ok({"message_id": 40}))
-    fleet.says(
-        "/read", ok({"message_id": 40, "value": None}), ok({"message_id": None, "value": None})
-    )
+    fleet.says("/read", ok({"message_id": 40, "value": None}), ok({"message_id": None, "value": None}))
     queues = fleet.client().pointer_queues
 
     assert queues.create() == 9
@@ -420,10 +415,7 @@ def test_all_queues_messages_and_pointers_are_listed_page_by_page():
     fleet = Fleet()
     one = {"message_id": 5, "queue_id": 1, "value": "x"}
     pointer = {"queue_id": 1, "client_id": "ada", "message_id": 5}
-    fleet.says(
-        "/get_all_queues",
-        ok({"queue_ids": [1], "next": [1]}), ok({"queue_ids": [2], "next": None}),
-    )  # fmt: skip
+    fleet.says("/get_all_queues", ok({"queue_ids": [1], "next": [1]}), ok({"queue_ids": [2], "next": None}))
     fleet.says("/get_all_messages", ok({"messages": [one], "next": [1, 5]}), ok({"messages": []}))
     fleet.says("/get_all_pointers", ok({"pointers": [pointer], "next": None}))
     queues = fleet.client().pointer_queues

@@ -60,17 +60,17 @@ def test_history_is_read_from_an_id_on():
 
 def test_a_subscription_goes_on_after_the_last_event_when_a_node_is_lost():
     fleet = Fleet("a:1", "b:1")
-    fleet.says(
-        f"{ROOM}/subscribe", events("id: c0\n\n", said(1), lost=True), events(said(2), said(3))
-    )
+    fleet.says(f"{ROOM}/subscribe", events("id: c0\n\n", said(1), lost=True), events(said(2), said(3)))
 
     client = fleet.client("http://a:1", "http://b:1")
     with closing(client.room("lobby").subscribe(from_=1)) as heard:
         found = [next(heard) for _ in range(3)]
 
     assert [(one.id, one.event, one.data, one.cursor) for one in found] == [
-        (1, "joined", 1, "c1"), (2, "joined", 1, "c2"), (3, "joined", 1, "c3"),
-    ]  # fmt: skip
+        (1, "joined", 1, "c1"),
+        (2, "joined", 1, "c2"),
+        (3, "joined", 1, "c3"),
+    ]
     first, second = fleet.questions(f"{ROOM}/subscribe")
     assert (first.query["from"], second.query["from"]) == ("1", "c1")
     assert (first.node, second.node) == ("a:1", "b:1")
@@ -98,10 +98,7 @@ def test_coroutines_hear_a_room():
     fleet.says(f"{ROOM}/subscribe", events(said(1), said(2)))
 
     async def story() -> list[int]:
-        async with (
-            fleet.async_client() as client,
-            aclosing(client.room("lobby").subscribe()) as heard,
-        ):
+        async with fleet.async_client() as client, aclosing(client.room("lobby").subscribe()) as heard:
             return [(await anext(heard)).id, (await anext(heard)).id]
 
     assert asyncio.run(story()) == [1, 2]

@@ -31,14 +31,8 @@ def test_topics_are_made_altered_and_deleted():
 
     (made,) = fleet.questions("/v1/topics")
     altered, deleted = fleet.questions("/v1/topics/t")
-    assert (made.method, made.body) == (
-        "POST",
-        {"name": "t", "partitions": 3, "config": {"retention.ms": 5}},
-    )
-    assert (altered.method, altered.body) == (
-        "PATCH",
-        {"partitions": 6, "config": {"retention.ms": None}},
-    )
+    assert (made.method, made.body) == ("POST", {"name": "t", "partitions": 3, "config": {"retention.ms": 5}})
+    assert (altered.method, altered.body) == ("PATCH", {"partitions": 6, "config": {"retention.ms": None}})
     assert (deleted.method, deleted.body) == ("DELETE", None)
 
 
@@ -106,19 +100,31 @@ def test_a_record_has_all_that_was_given():
     fleet.says(RECORDS, produced((2, 7)))
 
     fleet.client().topic("t").produce(
-        "[1]", key=b"\xff", headers={"a": "b"}, partition=2, timestamp_ms=5, encoding="json",
-        min_replicas_ack=1, sync_timeout=timedelta(seconds=2), idempotency_key="mine",
-    )  # fmt: skip
+        "[1]",
+        key=b"\xff",
+        headers={"a": "b"},
+        partition=2,
+        timestamp_ms=5,
+        encoding="json",
+        min_replicas_ack=1,
+        sync_timeout=timedelta(seconds=2),
+        idempotency_key="mine",
+    )
 
     (asked,) = fleet.asked
     assert asked.body == {
         "records": [
             {
-                "value": "[1]", "encoding": "json", "key": "/w==", "key_encoding": "base64",
-                "headers": {"a": "b"}, "partition": 2, "timestamp_ms": 5,
+                "value": "[1]",
+                "encoding": "json",
+                "key": "/w==",
+                "key_encoding": "base64",
+                "headers": {"a": "b"},
+                "partition": 2,
+                "timestamp_ms": 5,
             }
         ]
-    }  # fmt: skip
+    }
     assert asked.query == {"min_replicas_ack": "1", "sync_timeout_ms": "2000"}
     assert asked.key == "mine"
 
@@ -127,9 +133,7 @@ def test_many_records_go_in_one_request_and_come_back_in_order():
     fleet = Fleet()
     fleet.says(RECORDS, produced((1, 5), (0, 9)))
 
-    found = (
-        fleet.client().topic("t").produce_many([ToProduce(value=1, key="a"), ToProduce(value=2)])
-    )
+    found = fleet.client().topic("t").produce_many([ToProduce(value=1, key="a"), ToProduce(value=2)])
 
     assert [(one.partition, one.offset) for one in found] == [(1, 5), (0, 9)]
     assert len(fleet.asked) == 1
@@ -151,9 +155,14 @@ def test_a_record_goes_to_the_leader_of_its_partition():
 
 def record(offset: int, **more: object) -> dict[str, object]:
     return {
-        "offset": offset, "timestamp_ms": 9, "key": "k", "value": {"a": 1}, "headers": {},
-        "encoding": "json", **more,
-    }  # fmt: skip
+        "offset": offset,
+        "timestamp_ms": 9,
+        "key": "k",
+        "value": {"a": 1},
+        "headers": {},
+        "encoding": "json",
+        **more,
+    }
 
 
 def test_a_node_writes_and_reads_by_schemas_of_its_registry():
@@ -176,12 +185,7 @@ def test_a_node_writes_and_reads_by_schemas_of_its_registry():
 
     shown = record(4, encoding="avro", schema={"id": 3})
     broken = record(5, encoding="base64", value="/w==", error="not framed")
-    document = {
-        "records": [shown, broken],
-        "next_offset": 6,
-        "high_watermark": 6,
-        "log_start": 1,
-    }
+    document = {"records": [shown, broken], "next_offset": 6, "high_watermark": 6, "log_start": 1}
     fleet.says(READ, ok(document))
     good, bad = fleet.client().topic("t").read(1, encoding="avro", key_encoding="avro").records
     assert (good.value, good.schema, good.error) == ({"a": 1}, {"id": 3}, None)
@@ -192,23 +196,23 @@ def test_a_node_writes_and_reads_by_schemas_of_its_registry():
 def test_records_are_read_from_an_offset_on():
     fleet = Fleet()
     bare = record(5, key=None, value="/w==", encoding="base64")
-    document = {
-        "records": [record(4), bare], "next_offset": 6, "high_watermark": 6, "log_start": 1,
-    }  # fmt: skip
+    document = {"records": [record(4), bare], "next_offset": 6, "high_watermark": 6, "log_start": 1}
     fleet.says(READ, ok(document))
 
     found = fleet.client().topic("t").read(1, 4, limit=2, wait=0.5)
 
     assert (found.next_offset, found.high_watermark, found.log_start) == (6, 6, 1)
     assert found.records[0] == Record(
-        topic="t", partition=1, offset=4, timestamp_ms=9, key="k", value={"a": 1}, headers={},
-        encoding="json",
-    )  # fmt: skip
+        topic="t", partition=1, offset=4, timestamp_ms=9, key="k", value={"a": 1}, headers={}, encoding="json"
+    )
     assert (found.records[1].value, found.records[1].key) == (b"\xff", None)
     assert fleet.asked[0].query == {
-        "offset": "4", "limit": "2", "wait_ms": "500", "encoding": "auto",
+        "offset": "4",
+        "limit": "2",
+        "wait_ms": "500",
+        "encoding": "auto",
         "isolation": "committed",
-    }  # fmt: skip
+    }
 
 
 def test_an_offset_that_is_gone_is_out_of_range():
@@ -229,10 +233,7 @@ def test_a_stream_gives_records_with_their_cursors_and_goes_on_after_a_loss():
 
     found = [next(stream), next(stream)]
     stream.close()
-    assert [(one.partition, one.offset, one.cursor) for one in found] == [
-        (0, 1, "c1"),
-        (2, 8, "c2"),
-    ]
+    assert [(one.partition, one.offset, one.cursor) for one in found] == [(0, 1, "c1"), (2, 8, "c2")]
     asked = fleet.questions(STREAM)
     assert asked[0].query == {"from": "earliest", "partitions": "0,2", "encoding": "auto"}
     assert asked[1].query == {**asked[0].query, "from": "c1"}

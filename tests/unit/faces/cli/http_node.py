@@ -17,9 +17,7 @@ class HttpNode:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._fleet = Fleet(HTTP)
-        client = partial(
-            Client, transport=httpx.MockTransport(self._fleet.answer), sleep=lambda _: None
-        )
+        client = partial(Client, transport=httpx.MockTransport(self._fleet.answer), sleep=lambda _: None)
         monkeypatch.setattr("tidelog.client.Client", client, raising=False)
         monkeypatch.setenv("TIDELOG_HTTP_BOOTSTRAP", HTTP)
 

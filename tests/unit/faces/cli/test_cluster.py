@@ -44,9 +44,13 @@ def test_the_view_with_the_latest_election_counts():
 
 @pytest.mark.parametrize(
     ("fenced", "shutting_down", "state"),
-    [(True, True, "fenced"), (False, True, "shutting down"), (False, False, "active"),
-     (False, None, "active")],
-)  # fmt: skip
+    [
+        (True, True, "fenced"),
+        (False, True, "shutting down"),
+        (False, False, "active"),
+        (False, None, "active"),
+    ],
+)
 def test_a_broker_has_one_state(fenced, shutting_down, state):
     assert state_of({"fenced": fenced, "shutting_down": shutting_down}) == state
 
@@ -60,9 +64,14 @@ def test_what_a_broker_is_short_of_is_its_state():
 
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
-    [(-50, "0.0 s ago"), (240, "0.2 s ago"), (45_000, "45 s ago"), (600_000, "10 min ago"),
-     (36_000_000, "10 h ago")],
-)  # fmt: skip
+    [
+        (-50, "0.0 s ago"),
+        (240, "0.2 s ago"),
+        (45_000, "45 s ago"),
+        (600_000, "10 min ago"),
+        (36_000_000, "10 h ago"),
+    ],
+)
 def test_spans_of_time_are_for_people(milliseconds, text):
     assert ago(milliseconds) == text
 

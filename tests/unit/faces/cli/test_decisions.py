@@ -5,16 +5,22 @@ import pytest
 
 from tidelog.client.transactional import GroupDecision
 from tidelog.spark.proofs import Proof
-from tidelog.txn.records import Counting
+from tidelog.wire.batches_decided import Counting
 
 QUERY, APPLICATION, OLD = "spark.q1@orders", "spark.app:orders", "spark.q0"
 
 
 def decision(group, batch, proof, counting=Counting.QUERY) -> GroupDecision:
     return GroupDecision(
-        group=group, batch_id=batch, decided_ms=1_700_000_000_000, members=2, after=None,
-        counting=counting, proof=proof, coordinator=1,
-    )  # fmt: skip
+        group=group,
+        batch_id=batch,
+        decided_ms=1_700_000_000_000,
+        members=2,
+        after=None,
+        counting=counting,
+        proof=proof,
+        coordinator=1,
+    )
 
 
 @pytest.fixture
@@ -67,9 +73,16 @@ def test_one_is_shown_by_its_name_or_as_much_of_it_as_is_needed(tidelog, cluster
     shown = tidelog("pipeline", "decisions", "show", name, "--json")
 
     assert json.loads(shown.out) == {
-        "name": QUERY, "batch": 4, "decided_ms": 1_700_000_000_000, "tasks": 2, "before": None,
-        "counting": "query", "rows": 12, "ends": [{"in": {"0": 40}}], "coordinator": 1,
-    }  # fmt: skip
+        "name": QUERY,
+        "batch": 4,
+        "decided_ms": 1_700_000_000_000,
+        "tasks": 2,
+        "before": None,
+        "counting": "query",
+        "rows": 12,
+        "ends": [{"in": {"0": 40}}],
+        "coordinator": 1,
+    }
     assert 'end      {"in": {"0": 40}}' in tidelog("pipeline", "decisions", "show", name).out
 
 

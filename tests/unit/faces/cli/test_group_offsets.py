@@ -6,7 +6,6 @@ import typer
 
 from tidelog.faces.cli.common import UserError
 from tidelog.faces.cli.group_offsets import _time_ms, confirm
-from tidelog.model import TopicPartition
 
 
 @pytest.mark.parametrize(
@@ -25,12 +24,12 @@ def test_a_time_never_becomes_one_of_kafkas_words_below_zero(text, time_ms):
 
 def test_what_would_be_lost_is_shown_before_the_question(capfd, monkeypatch):
     asked = []
-    offsets = {TopicPartition("or\x1bders", 3): SimpleNamespace(offset=41)}
+    offsets = [{"topic": "or\x1bders", "partition": 3, "offset": 41}]
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(typer, "confirm", lambda question, err: asked.append(question))
 
     with pytest.raises(UserError, match="nothing was deleted"):
-        confirm("group 'g'", offsets)  # type: ignore[arg-type]
+        confirm("group 'g'", offsets)
 
     assert asked == ["Delete group 'g' and lose 1 committed offset?"]
     assert "or\\x1bders-3  41" in capfd.readouterr().err

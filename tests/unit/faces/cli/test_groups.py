@@ -2,9 +2,9 @@ import struct
 
 import pytest
 
-from tidelog.client.admin import MemberInfo, decode_assignment
 from tidelog.faces.cli import groups
 from tidelog.model import TopicPartition
+from tidelog.wire.subscription import decode_assignment
 
 COMMANDS = ["list", "describe", "reset", "delete", "delete-offsets"]
 
@@ -15,13 +15,6 @@ def assignment(*topics: tuple[bytes, list[int]], user_data: bytes = b"") -> byte
         data += struct.pack(">h", len(name)) + name
         data += struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
     return data + struct.pack(">i", len(user_data)) + user_data
-
-
-def member(name: str, data: bytes) -> MemberInfo:
-    return MemberInfo(
-        member=name, instance=None, client="c", host="/h", assignment=decode_assignment(data),
-        assignment_bytes=len(data),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -57,9 +50,7 @@ def test_a_wrong_command_line_is_one_line_and_asks_nobody(tidelog, arguments, ex
 def test_an_assignment_is_read_and_what_follows_it_left_alone():
     data = assignment((b"b", [2, 0]), (b"a", [7]), user_data=b"sticky") + b"later versions"
 
-    assert decode_assignment(data) == (
-        TopicPartition("a", 7), TopicPartition("b", 0), TopicPartition("b", 2),
-    )  # fmt: skip
+    assert decode_assignment(data) == (TopicPartition("a", 7), TopicPartition("b", 0), TopicPartition("b", 2))
 
 
 def test_no_assignment_is_an_empty_one():
@@ -79,4 +70,5 @@ def test_no_assignment_is_an_empty_one():
 )
 def test_bytes_that_are_no_assignment_are_shown_by_their_size(data):
     assert decode_assignment(data) is None
-    assert groups._assigned(member("m", data)) == f"({len(data)} bytes)"
+    shown = {"assignment": None, "assignment_bytes": len(data)}
+    assert groups._assigned(shown) == f"({len(data)} bytes)"

@@ -262,9 +262,7 @@ def change(version: int, value: str) -> bytes:
 
 
 def test_changes_are_printed_as_they_come(tidelog, node):
-    node.stream = Chunks(
-        change(1, '{"a": 1}'), change(2, '"text"'), change(3, 'null,"deleted":true')
-    )
+    node.stream = Chunks(change(1, '{"a": 1}'), change(2, '"text"'), change(3, 'null,"deleted":true'))
 
     result = tidelog("kv", "watch", "b", "--prefix", "k", "--from", "start", "--max", "3")
 
@@ -277,9 +275,7 @@ def test_changes_are_documents_for_programs(tidelog, node):
 
     result = tidelog("kv", "watch", "b", "--max", "1", "--json")
 
-    assert json.loads(result.out) == {
-        "key": "k", "value": 5, "version": 1, "deleted": False, "cursor": "c1",
-    }  # fmt: skip
+    assert json.loads(result.out) == {"key": "k", "value": 5, "version": 1, "deleted": False, "cursor": "c1"}
 
 
 def test_ctrl_c_ends_a_watch_without_a_word(tidelog, node):

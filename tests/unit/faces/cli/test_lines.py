@@ -18,17 +18,19 @@ def test_what_is_written_is_read_back(form, data):
 @pytest.mark.parametrize("key", [None, *BYTES])
 @pytest.mark.parametrize("value", [None, *BYTES])
 def test_a_record_survives_json(key, value):
-    record = Record(
-        key=key, value=value, headers=(("a", b"\xff"), ("a", None)), timestamp_ms=7, offset=3
-    )
+    record = Record(key=key, value=value, headers=(("a", b"\xff"), ("a", None)), timestamp_ms=7, offset=3)
     line = json.dumps(record_to_json(record, "orders", 2)).encode()
 
     parse = line_parser(Format.JSON, key=None, separator=None, headers=())
     read, partition = parse(line, 999)
 
     assert (read.key, read.value, read.headers, read.timestamp_ms, partition) == (
-        key, value, record.headers, 7, 2,
-    )  # fmt: skip
+        key,
+        value,
+        record.headers,
+        7,
+        2,
+    )
 
 
 def test_json_input_may_be_as_short_as_a_value():

@@ -11,9 +11,15 @@ from tidelog.spark.pipelines.progress import QueryState
 from tidelog.spark.pipelines.state import Phase, Run
 
 DONE = QueryState(
-    batch=3, rows=1234, rows_per_second=99.6, lag=7, late_rows=2, ends={"orders": {"0": 40}},
-    at="2026-01-01T00:00:05.000Z", watermark="2026-01-01T00:00:00.000Z",
-)  # fmt: skip
+    batch=3,
+    rows=1234,
+    rows_per_second=99.6,
+    lag=7,
+    late_rows=2,
+    ends={"orders": {"0": 40}},
+    at="2026-01-01T00:00:05.000Z",
+    watermark="2026-01-01T00:00:00.000Z",
+)
 
 
 @pytest.fixture
@@ -121,9 +127,7 @@ def test_a_folder_without_a_pipeline_is_refused(tmp_path, tidelog):
 
 
 def test_cells_of_a_query():
-    assert row("final", DONE) == (
-        "final", "3", "1,234", "100", "7", "0", "2", "2026-01-01 00:00:00",
-    )  # fmt: skip
+    assert row("final", DONE) == ("final", "3", "1,234", "100", "7", "0", "2", "2026-01-01 00:00:00")
     assert row("new", QueryState())[1:5] == ("-", "0", "0", "-")
     assert line("final", DONE) == "final: batch 3, 1,234 rows, 100 rows/s, lag 7, 2 late"
     assert clock("1970-01-01T00:00:00.000Z") == "-"

@@ -11,10 +11,17 @@ from tidelog.spark.pipelines.progress import Behind, QueryState
 from tidelog.spark.pipelines.state import Phase, Run
 
 QUERY = QueryState(
-    batch=3, rows=1234, rows_per_second=99.5, lag=7, late_rows=2, state_rows=11,
-    behind=Behind(least=0, most=5, average=3.5), at="2026-01-01T00:00:05.000Z",
-    durations_ms={"addBatch": 150, "triggerExecution": 210}, watermark="1970-01-01T00:00:00.000Z",
-)  # fmt: skip
+    batch=3,
+    rows=1234,
+    rows_per_second=99.5,
+    lag=7,
+    late_rows=2,
+    state_rows=11,
+    behind=Behind(least=0, most=5, average=3.5),
+    at="2026-01-01T00:00:05.000Z",
+    durations_ms={"addBatch": 150, "triggerExecution": 210},
+    watermark="1970-01-01T00:00:00.000Z",
+)
 
 
 def lines(run: Run, before: Run | None = None) -> list[str]:
@@ -55,9 +62,7 @@ def test_a_query_that_has_not_begun_has_no_lag():
 
 def test_the_last_error_stays_until_there_is_another_one():
     before = Run(problem='final: "x" is\nbroken', changed=5.0)
-    told = (
-        r'tidelog_pipeline_last_error_seconds{pipeline="sales",error="final: \"x\" is\nbroken"} 5.0'
-    )
+    told = r'tidelog_pipeline_last_error_seconds{pipeline="sales",error="final: \"x\" is\nbroken"} 5.0'
     assert told in lines(Run(), before)
     (line,) = [
         line
@@ -74,8 +79,5 @@ def test_the_page_is_served_while_the_pipeline_runs():
             assert answer.read() == b"numbers\n"
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=5)
-        with (
-            pytest.raises(UserError, match="--metrics-port"),
-            served("127.0.0.1", port, lambda: ""),
-        ):
+        with pytest.raises(UserError, match="--metrics-port"), served("127.0.0.1", port, lambda: ""):
             pass

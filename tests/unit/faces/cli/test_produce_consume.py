@@ -23,9 +23,7 @@ def test_the_summary_tells_programs_where_records_went(tidelog, broker):
 
     summary = json.loads(result.out)
     assert (summary["topic"], summary["records"], summary["bytes"]) == ("orders", 2, 2)
-    assert summary["partitions"] == [
-        {"partition": 1, "records": 2, "first_offset": 0, "last_offset": 1}
-    ]
+    assert summary["partitions"] == [{"partition": 1, "records": 2, "first_offset": 0, "last_offset": 1}]
 
 
 def test_keys_headers_values_and_tombstones_from_the_command_line(tidelog, broker):
@@ -36,8 +34,10 @@ def test_keys_headers_values_and_tombstones_from_the_command_line(tidelog, broke
 
     records = [json.loads(line) for line in lines]
     assert [(one["offset"], one["key"], one["value"]) for one in records] == [
-        (0, "42", "a"), (1, "42", "b"), (2, "42", None),
-    ]  # fmt: skip
+        (0, "42", "a"),
+        (1, "42", "b"),
+        (2, "42", None),
+    ]
     assert records[0]["headers"] == [{"key": "h", "value": "x"}]
 
 
@@ -157,13 +157,9 @@ def test_an_offset_needs_one_partition(tidelog, broker):
     assert "--partition" in tidelog("consume", "orders", "--offset", 0).err
 
 
-def test_records_deleted_while_reading_are_reported_and_passed_over(
-    tidelog, broker, ten, monkeypatch
-):
+def test_records_deleted_while_reading_are_reported_and_passed_over(tidelog, broker, ten, monkeypatch):
     log = broker.topics["ten"][0]
-    monkeypatch.setattr(
-        "tidelog.faces.cli.consume.find_start", _start_at_zero_although_deleted(log)
-    )
+    monkeypatch.setattr("tidelog.faces.cli.consume.find_start", _start_at_zero_although_deleted(log))
 
     result = tidelog("consume", "ten", "--no-follow")
 

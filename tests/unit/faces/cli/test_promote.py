@@ -1,22 +1,21 @@
 import pytest
 
-from tidelog.client.cluster import PartitionInfo, Refused, TopicInfo
-from tidelog.client.elections import outcome
-from tidelog.faces.cli.asking import post_json
-from tidelog.faces.cli.brokers import NoAnswer
-from tidelog.faces.cli.promote import heirs, lost, path_of, risk
-from tidelog.model import Endpoint, TopicPartition
+from tidelog.client.cluster import PartitionInfo, TopicInfo
+from tidelog.faces.cli.promote import heirs, lost, risk
+from tidelog.model import TopicPartition
 
 
 def topic(name, *partitions):
     """Partitions are (leader, replicas, in sync)."""
     return TopicInfo(
-        name=name, id=None, internal=False,
+        name=name,
+        id=None,
+        internal=False,
         partitions=tuple(
             PartitionInfo(partition=number, leader=leader, epoch=0, replicas=all_, in_sync=in_sync)
             for number, (leader, all_, in_sync) in enumerate(partitions)
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,10 +70,17 @@ def test_what_nobody_else_holds_or_who_does_is_away_is_told():
 
 def prospect(**changes):
     return {
-        "topic": "t", "partition": 0, "leader": 2, "clean": False, "end": 120, "last_epoch": 4,
-        "longest": {"node": 1, "end": 1500, "last_epoch": 4}, "high_watermark": 140,
-        "records_lost_max": 1380, "unknown": [],
-    } | changes  # fmt: skip
+        "topic": "t",
+        "partition": 0,
+        "leader": 2,
+        "clean": False,
+        "end": 120,
+        "last_epoch": 4,
+        "longest": {"node": 1, "end": 1500, "last_epoch": 4},
+        "high_watermark": 140,
+        "records_lost_max": 1380,
+        "unknown": [],
+    } | changes
 
 
 def test_the_targets_end_is_told_against_the_longest_and_the_watermark():
@@ -105,17 +111,6 @@ def test_losses_are_told_in_a_word(clean, count, text):
     assert text in lost({"clean": clean, "records_lost_max": count})
 
 
-def test_a_topics_name_is_safe_in_a_path():
-    assert path_of(TopicPartition("a/b", 3)) == "/v1/topics/a%2Fb/partitions/3/promote"
-
-
-def test_an_http_face_that_does_not_answer_is_named(broker):
-    at = Endpoint.parse(broker.address)  # it speaks Kafka
-
-    with pytest.raises(NoAnswer, match=f"http://{broker.address}/v1"):
-        post_json(at, "/v1/broker/stop", {}, seconds_max=0.2)
-
-
 # Elections.
 
 
@@ -133,21 +128,3 @@ def test_a_partition_is_one_of_a_topic(tidelog, kind):
     result = tidelog("elect", kind, "--partition", 0, *arguments)
 
     assert result.code == 2 and "needs --topic" in result.err
-
-
-@pytest.mark.parametrize(
-    ("fate", "word"),
-    [
-        (None, "elected"),
-        (Refused(84, "t-0", "it is led by 1"), "not needed"),
-        (Refused(80, "t-0", "the first is away"), "refused"),
-    ],
-)
-def test_every_partition_has_an_outcome(fate, word):
-    name = TopicPartition("t", 0)
-
-    found = outcome(name, fate, {name: topic("t", (1, (1,), (1,))).partitions[0]})
-
-    assert (found.outcome, found.leader) == (word, 1)
-    assert (found.error is not None) == (word == "refused")
-    assert outcome(name, fate, {}).leader is None

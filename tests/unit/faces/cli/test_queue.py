@@ -7,15 +7,32 @@ from tests.unit.client.http.fleet import ok, problem
 from tests.unit.faces.cli.http_node import HttpNode
 
 COMMANDS = [
-    "list", "create", "describe", "publish", "receive", "ack", "nack", "extend", "purge",
-    "redrive", "delete", "delete-numbered",
-]  # fmt: skip
+    "list",
+    "create",
+    "describe",
+    "publish",
+    "receive",
+    "ack",
+    "nack",
+    "extend",
+    "purge",
+    "redrive",
+    "delete",
+    "delete-numbered",
+]
 JOBS = "/v1/queues/jobs"
 SHOWN = {
-    "name": "jobs", "visibility_ms": 30_000, "max_deliveries": 10, "ordered": False,
-    "messages_max": 1_000_000, "depth": 1234, "in_flight": 2, "delayed": 3, "oldest_ms": 4,
+    "name": "jobs",
+    "visibility_ms": 30_000,
+    "max_deliveries": 10,
+    "ordered": False,
+    "messages_max": 1_000_000,
+    "depth": 1234,
+    "in_flight": 2,
+    "delayed": 3,
+    "oldest_ms": 4,
     "dead": 5,
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -25,9 +42,14 @@ def node(monkeypatch: pytest.MonkeyPatch) -> HttpNode:
 
 def message(number: int = 1, value: object = "hello") -> dict[str, object]:
     return {
-        "id": number, "receipt": f"{number}-1", "value": value, "delivery_count": 1,
-        "attributes": {"to": "ada"}, "key": "k", "published_at_ms": time.time_ns() // 1_000_000,
-    }  # fmt: skip
+        "id": number,
+        "receipt": f"{number}-1",
+        "value": value,
+        "delivery_count": 1,
+        "attributes": {"to": "ada"},
+        "key": "k",
+        "published_at_ms": time.time_ns() // 1_000_000,
+    }
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -93,16 +115,13 @@ def test_a_message_is_published_as_json_or_text(tidelog, node):
     node.says(f"{JOBS}/messages", ok({"ids": [7]}, 201))
 
     result = tidelog(
-        "queue", "publish", "jobs", '{"a": 1}', "--attribute", "to=ada", "--key", "k",
-        "--delay", "10m",
-    )  # fmt: skip
+        "queue", "publish", "jobs", '{"a": 1}', "--attribute", "to=ada", "--key", "k", "--delay", "10m"
+    )
     first = node.last.body["messages"][0]
     tidelog("queue", "publish", "jobs", "-", "--text", stdin=b"5")
 
     assert result.out == "message 7 is in jobs\n"
-    assert first == {
-        "value": {"a": 1}, "attributes": {"to": "ada"}, "key": "k", "delay_ms": 600_000,
-    }  # fmt: skip
+    assert first == {"value": {"a": 1}, "attributes": {"to": "ada"}, "key": "k", "delay_ms": 600_000}
     assert node.last.body["messages"] == [{"value": "5"}]
     assert json.loads(tidelog("queue", "publish", "jobs", "x", "--json").out) == {"id": 7}
 

@@ -44,9 +44,7 @@ def test_a_plan_of_kafkas_form_is_read(tmp_path):
     assert read_plan(path) == {TopicPartition("t", 1): (3, 1), TopicPartition("u", 0): (2,)}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"partitions": [{"topic": "t"}]}', '{"partitions": 3}']
-)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"partitions": [{"topic": "t"}]}', '{"partitions": 3}'])
 def test_what_is_no_plan_is_refused_with_the_form(tidelog, tmp_path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
@@ -60,9 +58,15 @@ def test_what_is_no_plan_is_refused_with_the_form(tidelog, tmp_path, text):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("reassign",), ("reassign", "start"), ("reassign", "status"), ("reassign", "cancel"),
-     ("brokers", "drain"), ("brokers", "remove")],
-)  # fmt: skip
+    [
+        ("reassign",),
+        ("reassign", "start"),
+        ("reassign", "status"),
+        ("reassign", "cancel"),
+        ("brokers", "drain"),
+        ("brokers", "remove"),
+    ],
+)
 def test_help_teaches(tidelog, arguments):
     result = tidelog(*arguments, "--help")
 

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.copying import put
-from tests.unit.client.test_replica_files import fill
+from tests.unit.copies.embedded.copying import put
+from tests.unit.copies.embedded.test_files import fill
 from tests.unit.faces.cli.http_node import HttpNode
-from tidelog.client.replica_files import About, Layout
-from tidelog.copying.kinds import QueueView
-from tidelog.copying.protocol import Source
+from tidelog.copies.embedded.files import About, Layout
+from tidelog.copies.stream.kinds import QueueView
+from tidelog.copies.stream.protocol import Source
 from tidelog.queues.records import About as Said
 from tidelog.queues.records import PlaceOf, job_record
 
@@ -49,9 +49,7 @@ def test_every_command_explains_itself_with_examples(tidelog, command):
         (["status", "--path", "x.db"], "tidelog replica run"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(
-    tidelog, node, arguments, expected, tmp_path, monkeypatch
-):
+def test_a_wrong_command_line_is_one_line(tidelog, node, arguments, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = tidelog("replica", *arguments)
 
@@ -115,9 +113,17 @@ def test_without_a_node_a_copy_shows_what_it_knows(tidelog, node, path):
 
 def test_a_copy_of_a_cluster_that_is_not_there_is_one_line(tidelog, tmp_path):
     result = tidelog(
-        "replica", "run", "--bucket", "b", "--path", tmp_path / "c.db", "--once", "1s",
-        "--http", "127.0.0.1:1",
-    )  # fmt: skip
+        "replica",
+        "run",
+        "--bucket",
+        "b",
+        "--path",
+        tmp_path / "c.db",
+        "--once",
+        "1s",
+        "--http",
+        "127.0.0.1:1",
+    )
 
     assert (result.code, result.out) == (1, "")
     assert result.err.count("\n") == 1 and "disconnected" in result.err

@@ -19,17 +19,19 @@ from tidelog.model import NO_NODE
 
 def part(node: int, followers: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     catch_up = {"running": more.pop("running", []), "ended": []}
-    return {
-        "node": node, "followers": followers, "behind": [], "leading": [], "catch_up": catch_up,
-        **more,
-    }  # fmt: skip
+    return {"node": node, "followers": followers, "behind": [], "leading": [], "catch_up": catch_up, **more}
 
 
 def counts(node: int, *, behind: int = 0, records: int = 0) -> dict[str, Any]:
     return {
-        "node": node, "replicas": 4, "in_sync": 4 - behind, "catching_up": behind,
-        "behind": behind, "lag_records": records, "lag_bytes": records * 100,
-    }  # fmt: skip
+        "node": node,
+        "replicas": 4,
+        "in_sync": 4 - behind,
+        "catching_up": behind,
+        "behind": behind,
+        "lag_records": records,
+        "lag_bytes": records * 100,
+    }
 
 
 def late(node: int, topic: str) -> dict[str, Any]:
@@ -39,12 +41,15 @@ def late(node: int, topic: str) -> dict[str, Any]:
 def test_what_leaders_say_of_a_broker_is_added_up():
     found = _merge(
         [part(1, [counts(2), counts(3, behind=1, records=7)]), part(2, [counts(3, records=5)])],
-        {}, None, None,
-    )  # fmt: skip
+        {},
+        None,
+        None,
+    )
 
     assert [(one["node"], one["replicas"], one["lag_records"]) for one in found["replicas"]] == [
-        (2, 4, 0), (3, 8, 12),
-    ]  # fmt: skip
+        (2, 4, 0),
+        (3, 8, 12),
+    ]
 
 
 def test_one_broker_may_be_asked_for():
@@ -96,16 +101,17 @@ def test_all_is_well_if_nothing_is_behind_and_every_leader_was_heard(more, silen
 def test_figures_are_for_people():
     assert bar(0.5, width=4) == "██░░  50%"
     assert [size(value) for value in (0, 999, 1500, 2_500_000, 7e12)] == [
-        "0 B", "999 B", "1.5 kB", "2.5 MB", "7.0 TB",
-    ]  # fmt: skip
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "2.5 MB",
+        "7.0 TB",
+    ]
     assert [seconds(value) for value in (5, 65, 3725)] == ["0:05", "1:05", "1:02:05"]
 
 
 def test_what_nobody_leads_is_not_well_and_is_told_with_what_to_do():
-    known = [
-        topic("t", (1, (1, 2), (1, 2)), (NO_NODE, (2, 3), (2,))),
-        topic("u", (NO_NODE, (1,), (1,))),
-    ]
+    known = [topic("t", (1, (1, 2), (1, 2)), (NO_NODE, (2, 3), (2,))), topic("u", (NO_NODE, (1,), (1,)))]
     found = _merge([], {}, None, None)
 
     unled = unled_of([one for one in known if one.name == "t"], None)
@@ -132,16 +138,26 @@ def test_a_broker_that_is_down_is_told_with_the_copies_that_are_left():
 
 def scrub(**more: Any) -> dict[str, Any]:
     return {
-        "state": "waiting", "cycle": 3, "bytes_read": 1_500_000, "ended_ms_ago": 61_000,
-        "found": 2, "healed": 1, "rotten": 1, "rot": [], **more,
-    }  # fmt: skip
+        "state": "waiting",
+        "cycle": 3,
+        "bytes_read": 1_500_000,
+        "ended_ms_ago": 61_000,
+        "found": 2,
+        "healed": 1,
+        "rotten": 1,
+        "rot": [],
+        **more,
+    }
 
 
 def test_rot_that_is_not_healed_is_named_with_the_reason():
     rot = {
-        "topic": "orders", "partition": 4, "offset": 17, "what": "its checksum does not match",
+        "topic": "orders",
+        "partition": 4,
+        "offset": 17,
+        "what": "its checksum does not match",
         "why": "there is no other replica",
-    }  # fmt: skip
+    }
     parts = [part(1, [counts(2)], scrub=scrub()), part(2, [], scrub=scrub(rot=[rot])), part(3, [])]
 
     found = _merge(parts, {}, None, None)

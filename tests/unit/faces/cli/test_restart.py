@@ -5,11 +5,10 @@ import pytest
 
 from tests.unit.faces.cli.test_promote import topic
 from tidelog.client.members import BrokerInfo, QuorumInfo, ReplicaInfo
-from tidelog.faces.cli.brokers import sole_in_sync
 from tidelog.faces.cli.common import UserError
 from tidelog.faces.cli.restart import _require_running, wait_whole, why_not_whole
 from tidelog.faces.local.layout import ClusterFile, NodeEntry, State
-from tidelog.model import NO_NODE, Endpoint, TopicPartition
+from tidelog.model import NO_NODE, Endpoint
 
 NOW_MS = 1_000_000
 WELL = topic("t", (1, (1, 2, 3), (1, 2, 3)), (2, (2, 3), (2, 3)))
@@ -24,13 +23,9 @@ def quorum(**fetched_ms_ago):
     def voter(node):
         ago = fetched_ms_ago.get(f"n{node}", 200)
         fetched = None if node == 1 or ago is None else NOW_MS - ago
-        return ReplicaInfo(
-            node=node, end=9, lag=0, fetched_ms=fetched, caught_up_ms=None, peer=None
-        )
+        return ReplicaInfo(node=node, end=9, lag=0, fetched_ms=fetched, caught_up_ms=None, peer=None)
 
-    return QuorumInfo(
-        leader=1, epoch=1, high_watermark=9, voters=tuple(map(voter, (1, 2, 3))), observers=()
-    )
+    return QuorumInfo(leader=1, epoch=1, high_watermark=9, voters=tuple(map(voter, (1, 2, 3))), observers=())
 
 
 def test_one_node_may_be_missed_when_all_are_there_and_everything_is_in_sync():
@@ -54,12 +49,6 @@ def test_whatever_is_missing_is_told(found, reason):
     known, topics, voters = found
 
     assert why_not_whole(known, topics, voters, NOW_MS) == [reason]
-
-
-def test_partitions_that_nobody_else_could_lead_are_found():
-    partitions = topic("t", (1, (1,), (1,)), (1, (1, 2), (1,)), (1, (1, 2), (1, 2)), (2, (2,), ()))
-
-    assert sole_in_sync([partitions], 1) == [TopicPartition("t", 0), TopicPartition("t", 1)]
 
 
 def test_where_no_cluster_runs_nothing_is_restarted(tidelog, tmp_path):

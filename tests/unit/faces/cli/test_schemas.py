@@ -13,17 +13,23 @@ from tidelog.schemas.values import ValueReader
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
 ORDER = {
-    "type": "record", "name": "Order", "fields": [
-        {"name": "id", "type": "string"}, {"name": "data", "type": "bytes"},
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "data", "type": "bytes"},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "note", "type": ["null", "string"], "default": None},
         {"name": "total", "type": MONEY},
     ],
-}  # fmt: skip
+}
 VALUE = {
-    "id": "a", "data": {"base64": "/w=="}, "at": "2026-01-02T03:04:05+00:00", "note": None,
+    "id": "a",
+    "data": {"base64": "/w=="},
+    "at": "2026-01-02T03:04:05+00:00",
+    "note": None,
     "total": "1.50",
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -33,17 +39,25 @@ def registry(monkeypatch):
         yield made
 
 
-def test_what_is_produced_by_a_schema_is_consumed_as_it_was_typed(
-    tidelog, broker, registry, tmp_path
-):
+def test_what_is_produced_by_a_schema_is_consumed_as_it_was_typed(tidelog, broker, registry, tmp_path):
     schema = tmp_path / "order.avsc"
     schema.write_text(json.dumps(ORDER))
     key = tmp_path / "key.avsc"
     key.write_text('"string"')
     avro = ("--value-format", "avro", "--key-format", "avro")
 
-    made = tidelog("produce", "orders", "--key", "k", *avro, "--value-schema", schema,
-                   "--key-schema", key, stdin=json.dumps(VALUE).encode())  # fmt: skip
+    made = tidelog(
+        "produce",
+        "orders",
+        "--key",
+        "k",
+        *avro,
+        "--value-schema",
+        schema,
+        "--key-schema",
+        key,
+        stdin=json.dumps(VALUE).encode(),
+    )
     assert made.code == 0, made.err
     again = tidelog("produce", "orders", "--key", "k", "--tombstone", *avro)
     assert again.code == 0, again.err
@@ -54,9 +68,7 @@ def test_what_is_produced_by_a_schema_is_consumed_as_it_was_typed(
     assert raw.startswith("0000000002")
     assert (first["key"], first["value"]) == ("k", VALUE)
     assert (second["key"], second["value"]) == ("k", None)
-    assert tidelog("consume", "orders", "--no-follow", "--max", 1, *avro[:2]).out.startswith(
-        '{"id":"a"'
-    )
+    assert tidelog("consume", "orders", "--no-follow", "--max", 1, *avro[:2]).out.startswith('{"id":"a"')
     assert list(registry.subjects) == ["orders-key", "orders-value"]
 
 
@@ -79,9 +91,7 @@ def test_a_format_needs_a_registry(tidelog, broker):
     assert result.code != 0 and "needs --schema-registry" in result.err
 
 
-def test_what_comes_before_a_record_that_cannot_be_read_is_printed(
-    tidelog, broker, registry, tmp_path
-):
+def test_what_comes_before_a_record_that_cannot_be_read_is_printed(tidelog, broker, registry, tmp_path):
     schema = tmp_path / "text.avsc"
     schema.write_text('"string"')
     avro = ("--value-format", "avro")
@@ -109,11 +119,18 @@ message Order { string id = 1; bytes data = 2; uint64 total = 3; }
 JSON = {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "number"}}}
 
 
-@pytest.mark.parametrize(("name", "text", "value", "more"), [
-    ("protobuf", PROTO, {"id": "a", "data": "/w==", "total": "18446744073709551615"},
-     ("--value-message", "Order")),
-    ("json-schema", json.dumps(JSON), {"id": "a", "n": 1.5}, ()),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "value", "more"),
+    [
+        (
+            "protobuf",
+            PROTO,
+            {"id": "a", "data": "/w==", "total": "18446744073709551615"},
+            ("--value-message", "Order"),
+        ),
+        ("json-schema", json.dumps(JSON), {"id": "a", "n": 1.5}, ()),
+    ],
+)
 def test_other_formats_are_produced_and_consumed_the_same_way(
     tidelog, broker, registry, tmp_path, name, text, value, more
 ):
@@ -122,8 +139,19 @@ def test_other_formats_are_produced_and_consumed_the_same_way(
     key = tmp_path / "key"
     key.write_text('{"type": "string"}')
     formats = ("--value-format", name, "--key-format", "json-schema")
-    made = tidelog("produce", "orders", "--key", "k", *formats, "--value-schema", schema,
-                   "--key-schema", key, *more, stdin=json.dumps(value).encode())  # fmt: skip
+    made = tidelog(
+        "produce",
+        "orders",
+        "--key",
+        "k",
+        *formats,
+        "--value-schema",
+        schema,
+        "--key-schema",
+        key,
+        *more,
+        stdin=json.dumps(value).encode(),
+    )
     assert made.code == 0, made.err
 
     shown = tidelog("consume", "orders", "--no-follow", "--json", *formats)

@@ -56,9 +56,7 @@ def partition(tmp_path):
 
 def test_a_whole_log_of_several_segments_is_fine(partition):
     first = [batch(0, 5), batch(5, 5)]
-    partition.segment(
-        0, first, index=[(9, len(first[0]))], times=[(1000, 4), (1005, 9)]
-    )  # fmt: skip
+    partition.segment(0, first, index=[(9, len(first[0]))], times=[(1000, 4), (1005, 9)])
     partition.segment(10, [batch(10), batch(14, 2, epoch=3)])  # a gap upward is legal
 
     report = partition.verify()
@@ -76,9 +74,7 @@ def test_a_flipped_bit_is_one_corruption_and_the_rest_is_still_read(partition):
 
     report = partition.verify()
 
-    assert [(one.kind, one.position) for one in report.problems] == [
-        (Kind.CORRUPTION, len(batches[0]))
-    ]
+    assert [(one.kind, one.position) for one in report.problems] == [(Kind.CORRUPTION, len(batches[0]))]
     assert report.is_damaged
     assert (report.batches, report.next_offset) == (2, 15)
 
@@ -91,9 +87,7 @@ def test_a_broken_header_is_passed_over_to_the_next_batch(partition, field):
 
     report = partition.verify()
 
-    assert [(one.kind, one.position) for one in report.problems] == [
-        (Kind.CORRUPTION, len(batches[0]))
-    ]
+    assert [(one.kind, one.position) for one in report.problems] == [(Kind.CORRUPTION, len(batches[0]))]
     assert report.batches == 2
 
 
@@ -187,8 +181,7 @@ def test_an_index_into_a_damaged_batch_is_not_a_second_problem(partition):
 
 
 @pytest.mark.parametrize(
-    ("times", "expected"),
-    [([(1005, 5), (1000, 9)], "rise"), ([(1000, 50)], "behind the last batch")],
+    ("times", "expected"), [([(1005, 5), (1000, 9)], "rise"), ([(1000, 50)], "behind the last batch")]
 )
 def test_a_time_index_must_rise_within_its_segment(partition, times, expected):
     partition.segment(0, [batch(0, 5), batch(5, 5)], times=times)

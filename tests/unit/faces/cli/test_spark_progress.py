@@ -49,7 +49,8 @@ def test_a_pace_without_a_total_has_no_end() -> None:
     ("at", "pace", "text"),
     [
         (
-            archiving(1200), Pace(400, 9.5),
+            archiving(1200),
+            Pace(400, 9.5),
             "1,200 of 5,000 records (24 %), 400/s, 10 s left, 1 of 4 partitions, 81.9 kB",
         ),
         (Progress("replaying", 1200, 0, "records"), Pace(400), "1,200 records, 400/s"),
@@ -57,7 +58,7 @@ def test_a_pace_without_a_total_has_no_end() -> None:
         (Progress("comparing", 3, 6), Pace(0.1, 61), "3 of 6 tasks (50 %), 1 min 1 s left"),
         (Progress("starting"), Pace(), ""),
     ],
-)  # fmt: skip
+)
 def test_what_a_person_is_told(at: Progress, pace: Pace, text: str) -> None:
     assert told(at, pace) == text
 
@@ -72,8 +73,9 @@ def test_a_line_every_ten_seconds_goes_into_a_file(capsys: pytest.CaptureFixture
     printed = capsys.readouterr()
     assert printed.out == ""
     assert [line.split(" of ")[0] for line in printed.err.splitlines()] == [
-        "archiving: 400", "archiving: 800",
-    ]  # fmt: skip
+        "archiving: 400",
+        "archiving: 800",
+    ]
 
 
 def test_a_program_is_told_events_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,10 +87,21 @@ def test_a_program_is_told_events_and_nothing_else(capsys: pytest.CaptureFixture
 
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert json.loads(printed.err) == event(archiving(1000), Pace(100, 40)) == {
-        "event": "progress", "what": "archiving", "done": 1000, "total": 5000, "unit": "records",
-        "per_second": 100.0, "seconds_left": 40.0, "bytes": 81_920, "partitions": [1, 4],
-    }  # fmt: skip
+    assert (
+        json.loads(printed.err)
+        == event(archiving(1000), Pace(100, 40))
+        == {
+            "event": "progress",
+            "what": "archiving",
+            "done": 1000,
+            "total": 5000,
+            "unit": "records",
+            "per_second": 100.0,
+            "seconds_left": 40.0,
+            "bytes": 81_920,
+            "partitions": [1, 4],
+        }
+    )
 
 
 def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +122,5 @@ def test_tasks_are_told_as_their_share_of_all_records() -> None:
     tell(Progress("restoring"))
     tell(Progress("restoring", 1, 2))
 
-    assert seen == [
-        Progress("restoring", 100, 400, "records"),
-        Progress("restoring", 125, 400, "records"),
-    ]
+    assert seen == [Progress("restoring", 100, 400, "records"), Progress("restoring", 125, 400, "records")]
     assert as_records(None, before=0, here=1, total=1) is None

@@ -8,9 +8,7 @@ from tidelog.faces.cli.start import build_config, read_yaml
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):
     file = tmp_path / "node.yaml"
-    file.write_text(
-        "node_id: 3\ndata: from-file\nkafka: 127.0.0.1:1111\nlog:\n  retention.ms: 1000\n"
-    )
+    file.write_text("node_id: 3\ndata: from-file\nkafka: 127.0.0.1:1111\nlog:\n  retention.ms: 1000\n")
     environment = {"TIDELOG_DATA": "from-environment", "TIDELOG_KAFKA": "127.0.0.1:2222"}
 
     config = build_config(file, environment, {"kafka": "127.0.0.1:3333"})
@@ -27,11 +25,7 @@ def test_the_bootstrap_of_clients_is_no_setting_of_a_node():
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("a: [1,\nb: 2", "line 2"),
-        ("- a\n- b\n", "keys and values"),
-        ("\x00", "node.yaml"),
-    ],
+    [("a: [1,\nb: 2", "line 2"), ("- a\n- b\n", "keys and values"), ("\x00", "node.yaml")],
 )
 def test_a_file_that_is_no_settings_is_named_with_its_fault(tmp_path, text, expected):
     file = tmp_path / "node.yaml"

@@ -71,9 +71,12 @@ def test_rooms_are_listed_made_described_and_deleted(tidelog, node):
 
 def test_an_event_is_published_and_found_in_the_history(tidelog, node):
     node.says(
-        f"{LOBBY}/events", ok({"id": 7}, 201), ok({"events": [EVENT], "next": 8}),
-        ok({"events": [EVENT], "next": 8}), ok({"events": [], "next": 8}),
-    )  # fmt: skip
+        f"{LOBBY}/events",
+        ok({"id": 7}, 201),
+        ok({"events": [EVENT], "next": 8}),
+        ok({"events": [EVENT], "next": 8}),
+        ok({"events": [], "next": 8}),
+    )
 
     made = tidelog("stream", "publish", "lobby", '{"who": "ada"}', "--event", "joined")
     assert made.out == "event 7 is in lobby\n"

@@ -24,14 +24,15 @@ def test_json_is_one_document(tidelog, broker):
 
     assert created["name"] == "orders" and created["created"]
     assert listed["topics"][0] == {
-        "name": "orders", "id": TOPIC_ID, "internal": False, "partitions": 1, "replication": 1,
-    }  # fmt: skip
+        "name": "orders",
+        "id": TOPIC_ID,
+        "internal": False,
+        "partitions": 1,
+        "replication": 1,
+    }
     assert described["partitions"] == [
-        {
-            "partition": 0, "leader": 1, "epoch": 4, "replicas": [1], "in_sync": [1],
-            "earliest": 0, "latest": 0,
-        }
-    ]  # fmt: skip
+        {"partition": 0, "leader": 1, "epoch": 4, "replicas": [1], "in_sync": [1], "earliest": 0, "latest": 0}
+    ]
     assert deleted == {"name": "orders", "deleted": True}
 
 

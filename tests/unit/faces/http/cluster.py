@@ -3,7 +3,7 @@
     world = cluster(3)
     answer = world.get(2, "/v1/brokers")
 
-Real nodes with their listeners and the links between them; only uvicorn is left out.
+Real nodes with their listeners and the links between them; only the connections are left out.
 """
 
 import json
@@ -34,9 +34,9 @@ class Cluster(World):
             peer = {} if number <= (voters or nodes) else {"peer": f"node-{number}:9192"}
             return real_node(host, number, quorum=voting, **peer, **settings)
 
-        super().__init__(7, nodes=nodes, node_factory=factory if nodes > 1 else partial(
-            real_node, **settings
-        ))  # fmt: skip
+        super().__init__(
+            7, nodes=nodes, node_factory=factory if nodes > 1 else partial(real_node, **settings)
+        )
         self.honours_stops = False  # whoever asks for a stop looks at the node afterwards
         self.start()
 
@@ -44,9 +44,13 @@ class Cluster(World):
         return self
 
     def ask(
-        self, node: int, path: str, method: str = "GET", body: Any = None,
+        self,
+        node: int,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
         headers: dict[str, str] | None = None,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """What a node answers; a body is sent as JSON."""
         served = self.node(node)
         if served not in self._apps:

@@ -35,11 +35,7 @@ def settled(world: Cluster) -> None:
     """Wait until everybody has heard of the moves, and nothing moves any more."""
     world.run(1.0)
     world.run_until(
-        lambda: (
-            not any(
-                place.partition.is_moving for place in world.node(1).broker.image.places.values()
-            )
-        ),
+        lambda: not any(place.partition.is_moving for place in world.node(1).broker.image.places.values()),
         60.0,
     )
 
@@ -76,8 +72,10 @@ def test_a_broker_is_drained_after_a_plan_was_shown_and_gets_replicas_again(worl
     assert all(4 not in some for some in replicas(world, "drained"))
     assert world.get(1, "/v1/brokers/4")["cordoned"]
     assert world.post(3, "/v1/brokers/4/drain", {"undo": True}) == {
-        "node": 4, "cordoned": False, "plan": None,
-    }  # fmt: skip
+        "node": 4,
+        "cordoned": False,
+        "plan": None,
+    }
     assert not world.get(1, "/v1/brokers/4")["cordoned"]
 
 
@@ -183,9 +181,7 @@ def test_what_is_refused_is_told_partition_by_partition(world):
 
     found = world.post(1, "/v1/reassignments", {"partitions": partitions})
 
-    ((place, error),) = [
-        ((one["topic"], one["partition"]), one["error"]) for one in found["refused"]
-    ]
+    ((place, error),) = [((one["topic"], one["partition"]), one["error"]) for one in found["refused"]]
     assert place == ("partly", 1) and "99" in error
     settled(world)
 
@@ -275,6 +271,21 @@ def test_the_first_replicas_lead_again_when_they_are_elected(world):
 )
 def test_an_election_that_makes_no_sense_is_refused(world, body, status):
     assert world.ask(1, "/v1/elections", "POST", body).status == status
+
+
+@pytest.mark.parametrize("node", [1, 2, 3, 4])
+def test_any_node_promotes_a_replica_though_the_controller_decides(world, node):
+    name = f"promoted-at-{node}"
+    create(world, name, partitions=1, replication=2)
+    first, second = replicas(world, name)[0]
+    path = f"/v1/topics/{name}/partitions/0/promote"
+
+    planned = world.post(node, path, {"node": second, "dry_run": True})
+    done = world.post(node, path, {"node": second})
+
+    assert (planned["leader"], planned["previous_leader"], planned["dry_run"]) == (second, first, True)
+    assert (done["leader"], done["changed"], done["dry_run"]) == (second, True, False)
+    assert world.node(node).broker.image.topics[name].partitions[0].leader == second
 
 
 # The quorum.

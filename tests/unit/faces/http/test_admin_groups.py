@@ -50,20 +50,28 @@ async def join(world: Cluster, group: str) -> None:
 
     async def ask(connection: Connection) -> None:
         fields: dict[str, Any] = {
-            "group_id": group, "session_timeout": 30_000, "rebalance_timeout": 30_000,
-            "group_instance_id": None, "protocol_type": "consumer", "reason": None,
+            "group_id": group,
+            "session_timeout": 30_000,
+            "rebalance_timeout": 30_000,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "reason": None,
             "protocols": [{"name": "range", "metadata": b""}],
-        }  # fmt: skip
+        }
         answer = await connection.call(Api.JOIN_GROUP, member_id="", **fields)
         assert answer.error_code == MEMBER_ID_REQUIRED
         answer = await connection.call(Api.JOIN_GROUP, member_id=answer.member_id, **fields)
         check(answer.error_code, group)
         synced = await connection.call(
-            Api.SYNC_GROUP, group_id=group, generation_id=answer.generation_id,
-            member_id=answer.member_id, group_instance_id=None, protocol_type="consumer",
+            Api.SYNC_GROUP,
+            group_id=group,
+            generation_id=answer.generation_id,
+            member_id=answer.member_id,
+            group_instance_id=None,
+            protocol_type="consumer",
             protocol_name="range",
             assignments=[{"member_id": answer.member_id, "assignment": data}],
-        )  # fmt: skip
+        )
         check(synced.error_code, group)
 
     await client.ask_group_coordinator(group, ask)

@@ -1,4 +1,4 @@
-"""The HTTP application, asked as uvicorn would ask it."""
+"""The HTTP application, asked without a connection."""
 
 import asyncio
 import errno
@@ -6,18 +6,17 @@ import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
 from tests.unit.broker.node import batch_of, on_a_node
 from tidelog.controller.records import BrokerRegistered, PartitionChanged, PartitionState
 from tidelog.controller.reports import ReplicaReport
-from tidelog.faces.http.api import json_answer
-from tidelog.faces.http.app import Limits, make_app
+from tidelog.faces.http.app import make_app
 from tidelog.faces.http.cluster import SLICE, ClusterView
 from tidelog.faces.http.health import why_not_ready
 from tidelog.model import Endpoint, TopicPartition
+from tidelog.simulation.http_door import Door, Message
 
 
 @dataclass
@@ -38,32 +37,21 @@ def face(node, *, is_serving=True, is_stopping=False):
 
 
 async def ask(
-    app, path: str, *, method: str = "GET", headers: dict[str, str] | None = None,
+    app,
+    path: str,
+    *,
+    method: str = "GET",
+    headers: dict[str, str] | None = None,
     chunks: tuple[bytes, ...] = (b"",),
-) -> Answer:  # fmt: skip
-    sent: list[dict[str, Any]] = []
-    waiting = list(chunks)
+) -> Answer:
+    sent: list[Any] = []
 
-    async def receive():
-        chunk = waiting.pop(0)
-        return {"type": "http.request", "body": chunk, "more_body": bool(waiting)}
-
-    async def send(message):
+    async def tell(message: Message) -> None:
         sent.append(message)
 
-    path, _, query = path.partition("?")
-    scope = {
-        "type": "http", "method": method, "path": unquote(path), "raw_path": path.encode(),
-        "query_string": query.encode(), "root_path": "", "scheme": "http", "http_version": "1.1",
-        "headers": [(k.encode(), v.encode()) for k, v in (headers or {}).items()],
-        "client": ("test", 1), "server": ("test", 80), "asgi": {"version": "3.0"}, "state": {},
-    }  # fmt: skip
-    await app(scope, receive, send)
+    await Door(app, method, path, tell, headers=headers, body=chunks).run()
     start, *rest = sent
-    return Answer(
-        status=start["status"], headers={k.decode(): v.decode() for k, v in start["headers"]},
-        body=b"".join(part.get("body", b"") for part in rest),
-    )  # fmt: skip
+    return Answer(status=start.status, headers=start.headers, body=b"".join(part.body for part in rest))
 
 
 # Health.
@@ -81,8 +69,7 @@ def test_a_node_that_serves_is_live_and_ready():
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
-    [(errno.ENOSPC, "the disk is full"), (errno.EMFILE, "no more files can be opened")],
+    ("code", "said"), [(errno.ENOSPC, "the disk is full"), (errno.EMFILE, "no more files can be opened")]
 )
 def test_a_node_that_is_short_of_something_is_ready_and_says_of_what(code, said):
     async def story(node):
@@ -128,11 +115,15 @@ def test_before_it_has_found_its_quorum_a_node_answers_all_the_same():
     async def story(node):
         early: Any = SimpleNamespace(
             broker=SimpleNamespace(
-                quorum=None, host=node.broker.host, node_id=1, config=node.broker.config,
+                quorum=None,
+                host=node.broker.host,
+                node_id=1,
+                config=node.broker.config,
                 waits_for_voters=lambda: None,
             ),
-            is_serving=False, is_stopping=False,
-        )  # fmt: skip
+            is_serving=False,
+            is_stopping=False,
+        )
         app = make_app(early)
 
         for path in ("/health/ready", "/v1/cluster"):
@@ -149,18 +140,14 @@ def test_a_fenced_node_and_one_without_a_leader_are_not_ready():
     leaderless = SimpleNamespace(leader=None, voters=SimpleNamespace(ids=[1, 2, 3]))
 
     def why(membership, quorum, waiting=None):
-        broker = SimpleNamespace(
-            membership=membership, quorum=quorum, waits_for_voters=lambda: waiting
-        )
+        broker = SimpleNamespace(membership=membership, quorum=quorum, waits_for_voters=lambda: waiting)
         node = SimpleNamespace(broker=broker, is_serving=True, is_stopping=False)
         return why_not_ready(node)  # type: ignore[arg-type]
 
     assert "fenced" in why(fenced, led)
     assert "registers again" in why(unknown, led)
     assert "more than half of voters 1, 2, 3" in why(fenced, leaderless)
-    assert why(fenced, leaderless, "waiting for 2 of 3 voters: 2, 3") == (
-        "waiting for 2 of 3 voters: 2, 3"
-    )
+    assert why(fenced, leaderless, "waiting for 2 of 3 voters: 2, 3") == ("waiting for 2 of 3 voters: 2, 3")
 
 
 # Every request.
@@ -204,28 +191,20 @@ def test_a_request_keeps_its_id_if_that_can_be_printed_and_gets_one_if_not():
 
 
 def test_a_body_that_is_too_long_is_refused_by_its_length_or_by_its_bytes():
-    async def read_all(scope, receive, send):
-        while (await receive())["more_body"]:
-            pass
-        await json_answer({})(scope, receive, send)
-
     async def story(node):
-        app = Limits(read_all, face(node))
+        app = make_app(face(node))
         bytes_max = node.broker.config.http_max_body_bytes
-        fits = await ask(app, "/", chunks=(bytes(bytes_max - 1), b"x"))
-        assert fits.status == 200
 
-        too_long = [
-            await ask(app, "/", headers={"content-length": length})
-            for length in (str(bytes_max + 1), "many", "-1")
-        ]
-        too_long.append(await ask(app, "/", chunks=(bytes(bytes_max), b"x")))
-        too_long.append(
-            await ask(
-                make_app(face(node)), "/v1/broker/stop", method="POST",
-                headers={"content-type": "application/json"}, chunks=(bytes(bytes_max), b"x"),
-            )
-        )  # fmt: skip
+        async def send(*chunks: bytes, **headers: str) -> Answer:
+            known = {"content-type": "application/json"} | headers
+            return await ask(app, "/v1/broker/stop", method="POST", headers=known, chunks=chunks)
+
+        fits = await send(b"{" + bytes(bytes_max - 2), b"}")
+        assert fits.status == 400  # it was read
+
+        lengths = (str(bytes_max + 1), "many", "-1")
+        too_long = [await send(**{"content-length": length}) for length in lengths]
+        too_long.append(await send(bytes(bytes_max), b"x"))
 
         for answer in too_long:
             assert (answer.status, answer.headers["connection"]) == (413, "close")
@@ -233,25 +212,27 @@ def test_a_body_that_is_too_long_is_refused_by_its_length_or_by_its_bytes():
     on_a_node(story)
 
 
-def test_a_bug_is_a_problem_too(monkeypatch):
+def test_a_bug_is_a_problem_too_and_the_log_says_where(monkeypatch, caplog):
     async def story(node):
         async def fail(self, topics):
             raise ZeroDivisionError
 
         monkeypatch.setattr(ClusterView, "get", fail)
-        app = make_app(face(node))
-        sent: list[Any] = []
 
-        async def send(message):
-            sent.append(message)
+        answer = await ask(make_app(face(node)), "/v1/cluster", headers={"x-request-id": "mine"})
 
-        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/v1/cluster"}
-        scope |= {"query_string": b"", "root_path": "", "scheme": "http", "server": ("t", 1)}
-        scope["headers"] = []
-        receive: Any = None
-        with pytest.raises(ZeroDivisionError):  # for uvicorn, which logs it
-            await app(scope, receive, send)
-        assert sent[0]["status"] == 500 and b"bug" in sent[1]["body"]
+        assert answer.status == 500 and "bug" in answer.json["detail"]
+        assert "mine" in caplog.text and "ZeroDivisionError" in caplog.text
+
+    on_a_node(story)
+
+
+def test_what_only_a_socket_tells_asks_for_one():
+    async def story(node):
+        for method in ("GET", "HEAD"):
+            answer = await ask(make_app(face(node)), "/v1/replicate", method=method)
+
+            assert (answer.status, answer.headers["upgrade"]) == (426, "websocket")
 
     on_a_node(story)
 
@@ -270,20 +251,23 @@ def test_the_cluster_is_told_in_its_documented_shape():
         assert list(found) == ["brokers", "controller", "quorum", "peers", "topics"]
         assert found["controller"] == found["quorum"]["leader"] == 1
         (broker,) = found["brokers"]
-        assert (broker["id"], broker["fenced"], broker["leads"], broker["holds"]) == (
-            1,
-            False,
-            2,
-            2,
-        )
+        assert (broker["id"], broker["fenced"], broker["leads"], broker["holds"]) == (1, False, 2, 2)
         (voter,) = found["quorum"]["voters"]
         assert (voter["id"], voter["lag"]) == (1, 0)
         (topic,) = found["topics"]
         assert topic["name"] == "orders"
         assert topic["partitions"][1] == {
-            "partition": 1, "leader": 1, "epoch": 0, "replicas": [1], "in_sync": [1],
-            "eligible": [], "adding": [], "removing": [], "high_watermark": 2, "ends": {"1": 2},
-        }  # fmt: skip
+            "partition": 1,
+            "leader": 1,
+            "epoch": 0,
+            "replicas": [1],
+            "in_sync": [1],
+            "eligible": [],
+            "adding": [],
+            "removing": [],
+            "high_watermark": 2,
+            "ends": {"1": 2},
+        }
 
     on_a_node(story)
 
@@ -311,10 +295,14 @@ def test_other_brokers_replicas_are_known_from_their_reports_or_not_at_all():
         for number in (2, 3):
             image.apply(
                 BrokerRegistered(
-                    node=number, incarnation="x", broker_epoch=100 + number, directory="d",
-                    kafka=Endpoint(host="h", port=number), peer=Endpoint(host="h", port=number),
+                    node=number,
+                    incarnation="x",
+                    broker_epoch=100 + number,
+                    directory="d",
+                    kafka=Endpoint(host="h", port=number),
+                    peer=Endpoint(host="h", port=number),
                 )
-            )  # fmt: skip
+            )
         topic = image.topics["orders"]
         cluster_id = topic.partitions[0].cluster_id
         state = PartitionState(cluster_id, (2, 3), (2,), 2, 7)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.faces.http.cluster import Cluster
-from tidelog.broker.feeding import Session
 from tidelog.faces.http.standing import Status, followers_of, following_of, rfc3339
 from tidelog.model import TopicPartition
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader
 from tidelog.records import Record, encode_batch
+from tidelog.replication.follower_sessions import Session
 
 BATCH = bytes(encode_batch([Record(key=b"k", value=bytes(100_000), timestamp_ms=5)] * 5))
 
@@ -41,9 +41,7 @@ def leader_of(world: Cluster, topic: str, number: int = 0) -> int:
 
 
 def health(world: Cluster, node: int, topic: str = "", number: int | None = None) -> Any:
-    query = (f"?topic={topic}" if topic else "") + (
-        "" if number is None else f"&partition={number}"
-    )
+    query = (f"?topic={topic}" if topic else "") + ("" if number is None else f"&partition={number}")
     return world.get(node, f"/health/replication{query}")
 
 
@@ -57,16 +55,18 @@ def test_who_leads_a_partition_answers_as_its_master(world):
 
     others = [node for node in (1, 2, 3) if node != leader]
     assert found == {
-        "role": "master", "position": "leader", "node": leader, "status": "in_sync",
-        "topic": "orders", "partition": 1, "current_offset": 5,
+        "role": "master",
+        "position": "leader",
+        "node": leader,
+        "status": "in_sync",
+        "topic": "orders",
+        "partition": 1,
+        "current_offset": 5,
         "replicas": [
-            {
-                "id": str(node), "node": node, "offset": 5, "lag_entries": 0, "lag_ms": 0,
-                "status": "in_sync",
-            }
+            {"id": str(node), "node": node, "offset": 5, "lag_entries": 0, "lag_ms": 0, "status": "in_sync"}
             for node in others
         ],
-    }  # fmt: skip
+    }
 
 
 def test_who_follows_it_answers_as_a_replica(world):
@@ -79,11 +79,19 @@ def test_who_follows_it_answers_as_a_replica(world):
     now_ms = world.node(node).broker.host.clock.wall_ms()
     assert 0 <= now_ms - last_sync.timestamp() * 1000 < 2000 and last_sync.tzinfo == UTC
     assert found == {
-        "role": "replica", "position": "follower", "node": node, "status": "in_sync",
-        "topic": "orders", "partition": 1, "master_host": f"node-{leader}",
-        "master_id": str(leader), "master_offset": 5, "local_offset": 5, "lag_entries": 0,
+        "role": "replica",
+        "position": "follower",
+        "node": node,
+        "status": "in_sync",
+        "topic": "orders",
+        "partition": 1,
+        "master_host": f"node-{leader}",
+        "master_id": str(leader),
+        "master_offset": 5,
+        "local_offset": 5,
+        "lag_entries": 0,
         "lag_ms": 0,
-    }  # fmt: skip
+    }
 
 
 def test_a_whole_node_is_a_master_of_what_it_leads_and_tells_what_it_follows(world):
@@ -149,8 +157,7 @@ def test_a_replica_that_dies_is_disconnected_and_syncs_when_it_comes_back():
         coming, itself = word(), health(world, lost, "orders", 0)
         world.ask(other, path, "PATCH", {"catchup.bytes.per.second": 0})
         world.run_until(
-            lambda: lost in world.node(leader).broker.image.topics["orders"].partitions[0].in_sync,
-            60.0,
+            lambda: lost in world.node(leader).broker.image.topics["orders"].partitions[0].in_sync, 60.0
         )
         world.run(1.0)
 
@@ -182,14 +189,13 @@ def led(*, in_sync: bool, offset: int, level_at: float, connected_at: float | No
     """How a follower stands that reads at `offset` of 1,000, at the time 100."""
     members = (1, 2) if in_sync else (1,)
     leader = Leader(
-        me=1, epoch=1, log_end=1000, held=1000, high_watermark=0, in_sync=members,
-        replicas=(1, 2), now=1.0,
-    )  # fmt: skip
+        me=1, epoch=1, log_end=1000, held=1000, high_watermark=0, in_sync=members, replicas=(1, 2), now=1.0
+    )
     view = leader.followers[2]
     view.offset, view.level_at = offset, level_at
     session = None if connected_at is None else Session(connected_at, 99.0, None)
     broker: Any = SimpleNamespace(
-        feeding=SimpleNamespace(session=lambda node: session),
+        replication=SimpleNamespace(feeding=SimpleNamespace(session=lambda node: session)),
         image=SimpleNamespace(is_alive=lambda node: True),
         config=SimpleNamespace(catchup_threshold_records=100, replication_lagging_ms=100),
     )
@@ -208,10 +214,7 @@ def led(*, in_sync: bool, offset: int, level_at: float, connected_at: float | No
         ({"in_sync": False, "offset": 10, "level_at": 1.0}, Status.SYNCING),
         ({"in_sync": False, "offset": 10, "level_at": 4.0}, Status.SYNCING),
         ({"in_sync": False, "offset": 10, "level_at": 60.0}, Status.LAGGING),
-        (
-            {"in_sync": True, "offset": 1000, "level_at": 99.0, "connected_at": None},
-            Status.DISCONNECTED,
-        ),
+        ({"in_sync": True, "offset": 1000, "level_at": 99.0, "connected_at": None}, Status.DISCONNECTED),
     ],
 )
 def test_a_follower_has_one_word(facts, status):
@@ -219,9 +222,8 @@ def test_a_follower_has_one_word(facts, status):
 
 
 def followed(
-    *, in_sync: bool, behind: int, level_at: float | None, is_connected: bool = True,
-    is_aligned: bool = True,
-) -> Any:  # fmt: skip
+    *, in_sync: bool, behind: int, level_at: float | None, is_connected: bool = True, is_aligned: bool = True
+) -> Any:
     """How this node stands to its leader, at the time 100."""
     follower = Follower(epoch=1, leader=2)
     follower.is_aligned, follower.watermark, follower.level_at = is_aligned, 500 + behind, level_at
@@ -229,14 +231,18 @@ def followed(
     members = {1, 2} if in_sync else {2}
     topic = SimpleNamespace(partitions=[SimpleNamespace(in_sync=members)])
     broker: Any = SimpleNamespace(
-        node_id=1, fetching=SimpleNamespace(fetcher=lambda node: fetcher),
+        node_id=1,
+        replication=SimpleNamespace(fetching=SimpleNamespace(fetcher=lambda node: fetcher)),
         image=SimpleNamespace(topics_by_id={"id": topic}),
         config=SimpleNamespace(catchup_threshold_records=100, replication_lagging_ms=100),
-    )  # fmt: skip
+    )
     partition: Any = SimpleNamespace(
-        follower=follower, log=SimpleNamespace(end=500), records_behind=behind, topic_id="id",
+        follower=follower,
+        log=SimpleNamespace(end=500),
+        records_behind=behind,
+        topic_id="id",
         name=TopicPartition("t", 0),
-    )  # fmt: skip
+    )
     return following_of(broker, partition, 100.0)
 
 

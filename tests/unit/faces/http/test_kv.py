@@ -96,9 +96,7 @@ def test_an_idempotency_key_names_what_is_done_to_one_key():
         async def put(key, value):
             body = (json.dumps({"value": value}).encode(),)
             headers = {**JSON, "idempotency-key": "same"}
-            return (
-                await ask(app, f"/v1/kv/b/{key}", method="PUT", headers=headers, chunks=body)
-            ).json
+            return (await ask(app, f"/v1/kv/b/{key}", method="PUT", headers=headers, chunks=body)).json
 
         first, other, again = await put("a", 1), await put("b", 2), await put("a", 1)
 
@@ -108,9 +106,7 @@ def test_an_idempotency_key_names_what_is_done_to_one_key():
     on_a_node(story)
 
 
-@pytest.mark.parametrize(
-    "body", [{"value": 2}, {"value": 1, "ttl_ms": 1000}, {"value": 1, "if_version": 0}]
-)
+@pytest.mark.parametrize("body", [{"value": 2}, {"value": 1, "ttl_ms": 1000}, {"value": 1, "if_version": 0}])
 def test_an_idempotency_key_with_another_body_is_refused(body):
     async def story(node):
         app = serving(node)
@@ -198,9 +194,8 @@ def test_keys_that_are_no_text_are_keys_of_their_own():
         app = serving(node)
         for number, key in enumerate(("%FF", "%FE", "%EF%BF%BD", "a%2F%FF", "a%25")):
             put = await ask(
-                app, f"/v1/kv/b/{key}", method="PUT", headers=JSON,
-                chunks=(b'{"value":%d}' % number,),
-            )  # fmt: skip
+                app, f"/v1/kv/b/{key}", method="PUT", headers=JSON, chunks=(b'{"value":%d}' % number,)
+            )
             assert put.status == 200
 
         found = [
@@ -220,9 +215,12 @@ def test_an_idempotency_key_tells_keys_apart_that_are_no_text():
         app = serving(node)
         for number, key in enumerate(("%FF", "%FE", "%EF%BF%BD")):
             put = await ask(
-                app, f"/v1/kv/b/{key}", method="PUT",
-                headers={**JSON, "idempotency-key": "same"}, chunks=(b'{"value":%d}' % number,),
-            )  # fmt: skip
+                app,
+                f"/v1/kv/b/{key}",
+                method="PUT",
+                headers={**JSON, "idempotency-key": "same"},
+                chunks=(b'{"value":%d}' % number,),
+            )
             assert (put.status, put.json["version"]) == (200, number)
 
     on_a_node(story)
@@ -235,9 +233,7 @@ def test_a_version_that_no_key_can_have_is_refused(version):
         put = {"value": 1, "if_version": version}
         answers = (
             await change(app, {"op": "put", "key": "k", **put}),
-            await ask(
-                app, "/v1/kv/b/k", method="PUT", headers=JSON, chunks=(json.dumps(put).encode(),)
-            ),
+            await ask(app, "/v1/kv/b/k", method="PUT", headers=JSON, chunks=(json.dumps(put).encode(),)),
             await ask(app, f"/v1/kv/b/k?if_version={version}", method="DELETE"),
         )
 
@@ -306,9 +302,7 @@ def test_a_value_that_is_no_text_is_refused():
     async def story(node):
         app = serving(node)
 
-        refused = await ask(
-            app, "/v1/kv/b/k", method="PUT", headers=JSON, chunks=(b'{"value":"\xff"}',)
-        )
+        refused = await ask(app, "/v1/kv/b/k", method="PUT", headers=JSON, chunks=(b'{"value":"\xff"}',))
 
         assert refused.status == 400
         assert (await ask(app, "/v1/kv/b/k")).status == 404

@@ -34,9 +34,14 @@ async def grant(call: Call) -> None:
 
 def operation(**given: Any) -> Operation:
     fields: dict[str, Any] = {
-        "method": "POST", "path": "/v1/wishes", "handler": grant, "summary": "Grant it.",
-        "tag": "wishes", "body": Wish, "answer": Granted,
-    }  # fmt: skip
+        "method": "POST",
+        "path": "/v1/wishes",
+        "handler": grant,
+        "summary": "Grant it.",
+        "tag": "wishes",
+        "body": Wish,
+        "answer": Granted,
+    }
     return Operation(**fields | given)
 
 
@@ -71,9 +76,11 @@ def test_parameters_say_what_they_may_be():
 
     limit, how, key = found["paths"]["/v1/wishes"]["post"]["parameters"]
     assert limit == {
-        "name": "limit", "in": "query", "description": "How many.",
+        "name": "limit",
+        "in": "query",
+        "description": "How many.",
         "schema": {"type": "integer", "minimum": 1, "maximum": 9, "default": 5},
-    }  # fmt: skip
+    }
     assert how["schema"] == {"type": "string", "enum": ["a", "b"]}
     assert (key["in"], key["schema"]) == ("header", {"type": "string"})
 

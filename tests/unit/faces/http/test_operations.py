@@ -2,16 +2,17 @@
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
-import msgspec
 import pytest
 
 from tests.unit.broker.node import on_a_node
-from tests.unit.broker.test_admin import partition, with_broker, with_partition
 from tests.unit.faces.http.test_app import ask
+from tests.unit.kafka.test_admin import partition, with_broker, with_partition
 from tidelog.controller.reports import ReplicaReport
 from tidelog.faces.http.app import make_app
-from tidelog.model import NO_NODE, Endpoint
+from tidelog.model import NO_NODE
+from tidelog.operators.desk import Desk
 
 JSON = {"content-type": "application/json"}
 
@@ -23,7 +24,9 @@ class Face:
 
     def __init__(self, node):
         self.broker = node.broker
+        self.desk = Desk(node.broker)
         self.stops = 0
+        node.broker.on_stop_asked = self.want_stop
 
     def want_stop(self):
         self.stops += 1
@@ -132,33 +135,6 @@ def test_what_cannot_be_asked_is_a_problem_that_says_so(topic, number, body, sta
     on_a_node(story)
 
 
-@pytest.mark.parametrize(
-    ("http", "status", "location"),
-    [
-        (Endpoint(host="h", port=8), 307, "http://h:8/v1/topics/t/partitions/0/promote"),
-        (None, 503, None),
-    ],
-)
-def test_what_the_active_controller_decides_is_asked_of_it(http, status, location):
-    async def story(node):
-        await with_broker(node, 2)
-        await with_partition(node, replicas=(1, 2), in_sync=frozenset({1, 2}))
-        brokers, quorum = node.broker.image.brokers, node.broker.member.quorum
-        brokers[2] = msgspec.structs.replace(brokers[2], http=http)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(quorum), "leads", False)
-            patch.setattr(type(quorum.raft), "leader", 2)
-
-            answer = await promote(node, {"node": 2, "force": True, "dry_run": True})
-            planned = await promote(node, {"node": 2, "dry_run": True})
-
-        for told in (answer, planned):
-            assert (told.status, told.headers.get("location")) == (status, location)
-            assert "node 2, decides this" in told.json["detail"]
-
-    on_a_node(story)
-
-
 # Stopping.
 
 
@@ -202,13 +178,15 @@ def test_a_node_that_waits_for_its_quorum_can_be_stopped():
     async def story(node):
         face = Face(node)
         face.is_serving = False
-        face.broker = SimpleNamespace(
+        starting: Any = SimpleNamespace(
             quorum=None,
+            on_stop_asked=face.want_stop,
             host=node.broker.host,
             node_id=1,
             config=node.broker.config,
             waits_for_voters=lambda: None,
         )
+        face.broker = face.desk.broker = starting
 
         assert (await post(face, "/v1/broker/stop")).status == 202
         assert (await promote(face)).status == 503

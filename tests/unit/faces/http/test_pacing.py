@@ -80,13 +80,13 @@ def test_whoever_has_the_loop_alone_takes_longer_turns():
         others = False
         meter = Meter(clock, has_others=lambda: others)
 
-        async def work() -> None:
-            for _ in range(20):
+        async def work(steps: int = 20) -> None:
+            for _ in range(steps):
                 clock.now += STEP_SECONDS
                 await asyncio.sleep(0)
 
         async def longest() -> float:
-            await meter.share(asyncio.sleep(0))
+            await meter.share(work(1))
             await asyncio.sleep(0)  # a turn in which it sees whether there are others
             tasks = [asyncio.create_task(meter.share(work())) for _ in range(50)]
             return await longest_turn(clock, tasks)
@@ -210,9 +210,7 @@ def test_whoever_is_cancelled_or_fails_in_the_line_holds_up_nobody():
             await asyncio.sleep(0)
 
         assert ended == list(range(12))
-        assert [type(one) for one in results] == [
-            asyncio.CancelledError, ZeroDivisionError, type(None),
-        ] * 4  # fmt: skip
+        assert [type(one) for one in results] == [asyncio.CancelledError, ZeroDivisionError, type(None)] * 4
         assert told == [True, False]
 
     asyncio.run(story(Clock()))
@@ -355,3 +353,126 @@ def test_without_a_meter_work_is_just_done():
         assert await in_turn(asyncio.sleep(0, "done")) == "done"
 
     play(story)
+
+
+# What begins at once.
+
+
+def test_work_that_does_not_wait_ends_at_once_and_costs_no_task():
+    async def story(meter: Meter, clock: Clock) -> None:
+        done: list[int] = []
+
+        async def work() -> None:
+            async with asyncio.timeout(5):
+                done.append(1)
+
+        def ask() -> None:
+            assert meter.begin(work()) is None and done == [1]
+            risen.set()
+
+        risen = asyncio.Event()
+        asyncio.get_running_loop().call_soon(ask)
+        await risen.wait()
+
+    play(story)
+
+
+def test_work_that_waits_goes_on_in_a_task_that_its_first_step_has_noted():
+    async def story(meter: Meter, clock: Clock) -> None:
+        heard: list[object] = []
+        tasks: list[Any] = []
+
+        async def work(seconds: float) -> None:
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.Event().wait()
+            except TimeoutError:
+                heard.append("timeout")
+            me = asyncio.current_task()
+            assert me is not None and me.cancelling() == 0
+            await asyncio.sleep(0)
+            heard.append(me is asyncio.current_task() is tasks[0])
+            raise ZeroDivisionError
+
+        def ask(seconds: float) -> None:
+            tasks.append(meter.begin(work(seconds)))
+
+        for seconds in (0.001, 0.0, -1.0):  # the last two are over before the task has begun
+            tasks.clear()
+            asyncio.get_running_loop().call_soon(ask, seconds)
+            await asyncio.sleep(0)
+            with pytest.raises(ZeroDivisionError):
+                await tasks[0]
+        assert heard == ["timeout", True] * 3
+
+    play(story)
+
+
+def test_work_that_has_begun_hears_that_its_task_is_cancelled_before_that_begins():
+    async def story(meter: Meter, clock: Clock) -> None:
+        ended: list[str] = []
+        tasks: list[Any] = []
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        def ask() -> None:
+            tasks.append(meter.begin(work()))
+            tasks[0].cancel()
+
+        asyncio.get_running_loop().call_soon(ask)
+        await asyncio.sleep(0)
+        with suppress(asyncio.CancelledError):
+            await tasks[0]
+        assert ended == ["cancelled"] and tasks[0].cancelled()
+
+    play(story)
+
+
+def test_work_that_begins_when_the_turn_is_used_up_waits_in_the_line():
+    async def story(meter: Meter, clock: Clock) -> None:
+        begun: list[int] = []
+        tasks: list[Any] = []
+
+        async def work(number: int) -> None:
+            begun.append(number)
+            clock.now += STEP_SECONDS
+
+        def ask() -> None:
+            tasks.extend(meter.begin(work(number)) for number in range(20))
+
+        asyncio.get_running_loop().call_soon(ask)
+        await asyncio.sleep(0)
+        assert begun == [0, 1] and tasks[:2] == [None, None]
+        assert await longest_turn(clock, tasks[2:]) <= TURN_SECONDS + STEP_SECONDS
+        assert begun == list(range(20))
+
+    play(story)
+
+
+def test_first_steps_of_several_may_wait_for_the_same_future():
+    async def story() -> list[str]:
+        loop, meter = asyncio.get_running_loop(), Meter()
+        shared: asyncio.Future[str] = loop.create_future()
+        told: list[str] = []
+
+        async def wait() -> None:
+            told.append(await shared)
+
+        def begin() -> None:
+            tasks.extend(task for task in (meter.begin(wait()), meter.begin(wait())) if task is not None)
+            begun.set()
+
+        tasks = [loop.create_task(wait())]
+        begun = asyncio.Event()
+        loop.call_soon(begin)
+        await begun.wait()
+        loop.call_soon(shared.set_result, "done")
+        await asyncio.gather(*tasks)
+        return told
+
+    assert asyncio.run(story()) == ["done"] * 3

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-from typing import Any
 
 import pytest
 
 from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import serving
+from tidelog.simulation.http_door import Door, Message
 
 JSON = {"content-type": "application/json"}
 
@@ -55,28 +55,13 @@ def test_a_message_is_published_received_and_acknowledged():
 def test_a_receiver_who_hangs_up_gets_no_message():
     async def story(app):
         await post(app, "/v1/queues/jobs", method="PUT")
-        gone = asyncio.Event()
-        body = [{"type": "http.request", "body": b'{"wait_ms": 20000}', "more_body": False}]
-
-        async def receive() -> Any:
-            if body:
-                return body.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
         path = "/v1/queues/jobs/receive"
-        scope: dict[str, Any] = {
-            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-            "query_string": b"", "headers": [(b"content-type", b"application/json")],
-            "root_path": "", "scheme": "http", "server": ("t", 1),
-        }  # fmt: skip
-        asking = asyncio.create_task(app(scope, receive, send))
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        door = Door(app, "POST", path, heard.put, headers=JSON, body=[b'{"wait_ms": 20000}'])
+        asking = asyncio.create_task(door.run())
         await asyncio.sleep(1)
         assert not asking.done()
-        gone.set()
+        door.hang_up()
         await asking
         await post(app, "/v1/queues/jobs/messages", {"messages": [{"value": 1}]})
 
@@ -145,9 +130,7 @@ def test_queues_with_pointers_work_as_their_users_know_them():
         me = {"queue_id": queue, "client_id": "me"}
 
         found = [(await post(app, "/read", me)).json for _ in range(2)]
-        assert found == [
-            {"message_id": ids[0], "value": 1}, {"message_id": ids[1], "value": "two"},
-        ]  # fmt: skip
+        assert found == [{"message_id": ids[0], "value": 1}, {"message_id": ids[1], "value": "two"}]
         assert (await post(app, "/get_all_queues")).json["queue_ids"] == [queue]
         assert (await post(app, "/get_all_pointers")).json["pointers"] == [
             {"queue_id": queue, "client_id": "me", "message_id": ids[1]}
@@ -189,9 +172,7 @@ def test_a_key_names_one_request_to_one_queue():
         for name in names:
             got = await post(app, f"/v1/queues/{name}/receive", {}, key="k")
             [one] = got.json["messages"]
-            done = await post(
-                app, f"/v1/queues/{name}/ack", {"receipts": [one["receipt"]]}, key="k"
-            )
+            done = await post(app, f"/v1/queues/{name}/ack", {"receipts": [one["receipt"]]}, key="k")
             assert done.json["results"][0]["outcome"] == "done"
 
         ids = [(await post(app, "/create_queue")).json["queue_id"] for _ in names]

@@ -1,5 +1,6 @@
 """Keys and values of a schema registry, decoded and encoded by a node."""
 
+import asyncio
 import json
 import typing
 from base64 import b64decode
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.broker.node import batch_of, on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_records import READ, post, read, serving
+from tests.unit.faces.http.test_streams import SECONDS_MAX, Listener, both
 from tests.unit.schemas.double import registry_double
 from tidelog.config.node import node_config
 from tidelog.errors import ConfigError
@@ -269,12 +271,75 @@ def test_the_description_names_every_format():
     assert typing.get_args(schemas.Form) == tuple(FORMATS)
 
 
+@both
+@pytest.mark.parametrize("name", FORMATS)
+def test_streams_show_what_pages_show(double, name, path):
+    register(double, name, SCHEMAS[name])
+    register(double, "json-schema", KEY, "t-key")
+    query = f"encoding={name}&key_encoding=json-schema"
+
+    async def story(node):
+        await node.create("t")
+        app = serving(node)
+        keyed = {"key": "k", "key_encoding": "json-schema"}
+        sent = {"value": {"id": "a", "n": 1.5}, "encoding": name, **keyed}
+        sent["schema"] = {"message": "Order"} if name == "protobuf" else None
+        assert (await post(app, sent, {"value": None, **keyed})).status == 200
+        await store(node, b"no schema at all")
+        listener = Listener(app, f"{path}?from=earliest&{query}")
+
+        await listener.hear(3)
+        shown = (await read(app, f"?{query}"))["records"]
+        heard = listener.events()
+        for one in heard:
+            assert [one.pop(word) for word in ("kind", "partition")] == ["", 0] and one.pop("cursor")
+        assert heard == shown
+        assert heard[0]["value"] == sent["value"] and heard[0]["key"] == "k"
+        assert heard[2]["encoding"] == "base64" and heard[2]["error"]
+        await listener.hang_up()
+
+    with_registry(double, story)
+
+
+@both
+def test_a_stream_waits_for_its_registry_and_leaves_nothing_out(double, path):
+    register(double, "avro", '"string"')
+
+    async def story(node):
+        await node.create("t")
+        app = serving(node)
+        assert (await post(app, {"value": "a", "encoding": "avro"})).status == 200
+        registries._registries.clear()
+        double.user_info = "nobody:knows"
+        listener = Listener(app, f"{path}?from=earliest&encoding=avro")
+        asked = len(double.asked)
+        async with asyncio.timeout(SECONDS_MAX):
+            while len(double.asked) < asked + 2:
+                await asyncio.sleep(0.1)
+        assert listener.values() == [] and not listener.served.done()
+
+        double.user_info = None
+        assert await listener.hear(1) == ["a"]
+        await listener.hang_up()
+
+    with_registry(double, story)
+
+
+@both
+def test_a_stream_is_refused_a_format_where_there_is_no_registry(path):
+    async def story(node):
+        await node.create("t")
+        listener = Listener(serving(node), f"{path}?encoding=avro")
+        await listener.end()
+        assert listener.status == 400 and "schema.registry.url" in listener.text
+
+    on_a_node(story)
+
+
 def test_what_json_cannot_say_is_shown_though_it_is_cut_inside_of_a_letter(double):
     number = register(double, "avro", SCHEMAS["avro"])
     name = ("é" * 60).encode()
-    payload = (
-        bytes([len(name) * 2 & 0x7F | 0x80, len(name) * 2 >> 7]) + name + b"\0" * 6 + b"\xf8\x7f"
-    )
+    payload = bytes([len(name) * 2 & 0x7F | 0x80, len(name) * 2 >> 7]) + name + b"\0" * 6 + b"\xf8\x7f"
 
     async def story(node):
         await node.create("t")

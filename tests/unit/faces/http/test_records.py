@@ -8,9 +8,10 @@ import pytest
 
 from tests.unit.broker.node import batch_of, on_a_node
 from tests.unit.faces.http.test_app import Answer, ask, face
-from tidelog.broker.services import Services
 from tidelog.faces.http.app import make_app
 from tidelog.records import Record, encode_batch
+from tidelog.services.services import Services
+from tidelog.simulation.http_door import Door, Message
 
 WRITE = "/v1/topics/t/records"
 READ = "/v1/topics/t/partitions/0/records"
@@ -51,10 +52,13 @@ def test_what_is_written_as_json_text_or_base64_is_read_as_it_was():
             {"value": "AP8=", "encoding": "base64"},
             {"value": None, "key": "gone"},
             {
-                "value": 1, "key": "AP8=", "key_encoding": "base64", "timestamp_ms": 1_000_000,
+                "value": 1,
+                "key": "AP8=",
+                "key_encoding": "base64",
+                "timestamp_ms": 1_000_000,
                 "headers": {"a": "text", "b": None, "c": {"base64": "/w=="}, "d": ["1", "2", None]},
             },
-        ]  # fmt: skip
+        ]
 
         answer = await post(app, *sent)
 
@@ -62,10 +66,7 @@ def test_what_is_written_as_json_text_or_base64_is_read_as_it_was():
         assert answer.json == {"records": [{"partition": 0, "offset": n} for n in range(5)]}
         found = (await read(app))["records"]
         for record, wanted in zip(found, sent, strict=True):
-            defaults = {
-                "key": None, "headers": {}, "encoding": "json",
-                "timestamp_ms": node.clock.wall_ms(),
-            }  # fmt: skip
+            defaults = {"key": None, "headers": {}, "encoding": "json", "timestamp_ms": node.clock.wall_ms()}
             assert record == defaults | wanted | {"offset": record["offset"]}
 
     on_a_node(story, log_message_timestamp_before_max_ms=2**62)
@@ -77,9 +78,12 @@ def test_a_body_of_text_or_bytes_is_the_value_of_one_record():
         app = serving(node)
         for n, kind in enumerate(("text/plain; charset=utf-8", "application/octet-stream")):
             answer = await ask(
-                app, f"{WRITE}?key=k&partition=2", method="POST",
-                headers={"content-type": kind}, chunks=(b"not ", b"JSON"),
-            )  # fmt: skip
+                app,
+                f"{WRITE}?key=k&partition=2",
+                method="POST",
+                headers={"content-type": kind},
+                chunks=(b"not ", b"JSON"),
+            )
             assert answer.json == {"records": [{"partition": 2, "offset": n}]}
 
         found = (await ask(app, READ.replace("/0/", "/2/"))).json["records"]
@@ -122,9 +126,7 @@ def test_one_record_that_is_wrong_refuses_the_request(record, says):
         answer = await post(serving(node), {"value": 1}, record)
 
         assert answer.status == 400
-        assert pytest.raises(AssertionError, match=says).matches(
-            AssertionError(answer.json["detail"])
-        )
+        assert pytest.raises(AssertionError, match=says).matches(AssertionError(answer.json["detail"]))
         assert sum(node.broker.partition("t", n).log.end for n in range(2)) == 0
 
     on_a_node(story)
@@ -146,9 +148,7 @@ def test_one_record_that_is_wrong_refuses_the_request(record, says):
 def test_a_request_that_cannot_be_done_is_refused(body, kind, path, status):
     async def story(node):
         await node.create("t", max_message_bytes="1000")
-        answer = await ask(
-            serving(node), path, method="POST", headers={"content-type": kind}, chunks=(body,)
-        )
+        answer = await ask(serving(node), path, method="POST", headers={"content-type": kind}, chunks=(body,))
         assert (answer.status, node.broker.partition("t", 0).log.end) == (status, 0)
 
     on_a_node(story)
@@ -175,9 +175,7 @@ def test_what_became_of_each_record_is_told_if_some_were_not_written():
         await node.create("t", 2)
         node.broker.partition("t", 1).log.refusal = "broken"
 
-        answer = await post(
-            serving(node), {"value": 1, "partition": 0}, {"value": 2, "partition": 1}
-        )
+        answer = await post(serving(node), {"value": 1, "partition": 0}, {"value": 2, "partition": 1})
 
         assert answer.status == 503 and "broken" in answer.json["detail"]
         good, bad = answer.json["records"]
@@ -286,24 +284,13 @@ def test_a_reader_who_waits_is_answered_when_something_comes():
 def test_a_reader_who_hangs_up_is_waited_for_no_more():
     async def story(node):
         await node.create("t")
-        gone = asyncio.Event()
-
-        async def receive():
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message):
-            pass
-
-        scope: dict[str, Any] = {
-            "type": "http", "method": "GET", "path": READ, "query_string": b"wait_ms=30000",
-            "headers": [], "root_path": "", "scheme": "http", "server": ("t", 1),
-        }  # fmt: skip
-        asking = asyncio.create_task(serving(node)(scope, receive, send))
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        door = Door(serving(node), "GET", f"{READ}?wait_ms=30000", heard.put)
+        asking = asyncio.create_task(door.run())
         await asyncio.sleep(1)
         watchers = node.broker.partition("t", 0)._watchers
         assert len(watchers) == 1
-        gone.set()
+        door.hang_up()
         await asking
         assert not watchers and node.clock.monotonic() < 5
 
@@ -340,11 +327,7 @@ def test_an_offset_that_is_not_there_is_refused_with_those_that_are():
 
         answer = await ask(serving(node), f"{READ}?offset=1")
 
-        assert (answer.status, answer.json["log_start"], answer.json["high_watermark"]) == (
-            416,
-            2,
-            3,
-        )
+        assert (answer.status, answer.json["log_start"], answer.json["high_watermark"]) == (416, 2, 3)
 
     on_a_node(story)
 

@@ -1,4 +1,4 @@
-"""The replication stream, as uvicorn would carry it."""
+"""The replication stream, without a connection that carries it."""
 
 import asyncio
 import gzip
@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tests.unit.broker.node import on_a_node
-from tests.unit.broker.test_kv import Bucket, Undecided
-from tests.unit.broker.test_views import SMALL, compact, partition_of, unreadable
+from tests.unit.copies.node.test_views import SMALL, compact, partition_of, unreadable
 from tests.unit.faces.http.test_app import Answer, ask
 from tests.unit.faces.http.test_records import serving
+from tests.unit.services.test_kv import Bucket, Undecided
 from tidelog.broker.topics import delete_topic
-from tidelog.copying import protocol
+from tidelog.copies.stream import protocol
 from tidelog.records import Record, decode_batch, iterate_batches
+from tidelog.simulation.http_door import SWITCHING, Closed, Door, Message, Piece, Said, Started
 
 SECONDS_MAX = 300.0
 """For how long an answer is awaited; these are not real ones."""
@@ -30,24 +31,18 @@ class Replica:
     """A replica at its end of a socket."""
 
     def __init__(self, app: Any) -> None:
-        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._incoming.put_nowait({"type": "websocket.connect"})
-        scope = {
-            "type": "websocket", "path": "/v1/replicate", "query_string": b"", "headers": [],
-            "root_path": "", "scheme": "ws", "server": ("t", 1), "client": ("t", 2),
-            "subprotocols": [], "extensions": {"websocket.http.response": {}},
-        }  # fmt: skip
-        self._served = asyncio.create_task(app(scope, self._incoming.get, self._heard.put))
+        self._heard: asyncio.Queue[Message] = asyncio.Queue()
+        self._door = Door(app, "WS", "/v1/replicate", self._heard.put)
+        self._served = asyncio.create_task(self._door.run())
 
     def say(self, **message: Any) -> None:
         self.say_text(json.dumps(message))
 
     def say_text(self, text: str) -> None:
-        self._incoming.put_nowait({"type": "websocket.receive", "text": text})
+        self._door.say(text)
 
     def say_bytes(self, data: bytes) -> None:
-        self._incoming.put_nowait({"type": "websocket.receive", "bytes": data})
+        self._door.say(data)
 
     async def hear(self) -> Any:
         """The next message: a document, or bytes."""
@@ -55,16 +50,16 @@ class Replica:
             async with asyncio.timeout(SECONDS_MAX):
                 message = await self._heard.get()
             match message:
-                case {"type": "websocket.send", "text": str(text)}:
+                case Said(str(text)):
                     return json.loads(text)
-                case {"type": "websocket.send", "bytes": bytes(data)}:
+                case Said(bytes(data)):
                     if data[:1] == protocol.GZIP:
                         return json.loads(gzip.decompress(data[1:]))
                     return data
-                case {"type": "websocket.close"}:
-                    return {"type": "closed", "code": message["code"]}
+                case Closed(code):
+                    return {"type": "closed", "code": code}
                 case _:
-                    assert message["type"] == "websocket.accept"
+                    assert isinstance(message, Started) and message.status == SWITCHING
 
     async def greet(self, source: dict[str, Any] = BUCKET, **more: Any) -> Any:
         self.say(type="hello", replica_id="replica-1", source=source, **more)
@@ -87,7 +82,7 @@ class Replica:
         return found
 
     async def leave(self) -> None:
-        self._incoming.put_nowait({"type": "websocket.disconnect", "code": 1000})
+        self._door.hang_up(1000)
         async with asyncio.timeout(SECONDS_MAX):
             await self._served
 
@@ -260,9 +255,7 @@ def test_an_entry_is_one_line_though_its_value_was_written_in_several():
     ("header", "expires"), [(b"99", 99), (b"9" * 5000, None), (b"soon", None), (None, None)]
 )
 def test_a_time_that_is_none_keeps_nobody_from_copying(header, expires):
-    record = Record(
-        key=b"k", value=b"1", offset=7, timestamp_ms=1, headers=(("tidelog-expires-at", header),)
-    )
+    record = Record(key=b"k", value=b"1", offset=7, timestamp_ms=1, headers=(("tidelog-expires-at", header),))
 
     entry = protocol.entry_of(record, protocol.Source(bucket="b"))
 
@@ -294,28 +287,25 @@ def test_who_acknowledges_nothing_for_too_long_is_let_go_and_then_forgotten():
 async def lines(app: Any, heard: list[Any], **wanted: Any) -> None:
     """Read one long answer to its end; gather what it says."""
     body = json.dumps({"replica_id": "lines", "source": BUCKET, **wanted}).encode()
-    incoming = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive() -> Any:
-        return incoming.pop() if incoming else await asyncio.get_running_loop().create_future()
+    async def tell(message: Message) -> None:
+        if isinstance(message, Piece):
+            heard.extend(map(json.loads, message.body.splitlines()))
 
-    async def send(message: Any) -> None:
-        heard.extend(map(json.loads, message.get("body", b"").splitlines()))
-
-    scope = {
-        "type": "http", "method": "POST", "path": "/v1/replicate", "query_string": b"",
-        "headers": [(b"content-type", b"application/json")], "root_path": "", "scheme": "http",
-        "server": ("t", 1), "client": ("t", 2),
-    }  # fmt: skip
+    headers = {"content-type": "application/json"}
+    door = Door(app, "POST", "/v1/replicate", tell, headers=headers, body=[body])
     async with asyncio.timeout(SECONDS_MAX):
-        await app(scope, receive, send)
+        await door.run()
 
 
 async def acknowledge(app: Any, **said: Any) -> Answer:
     return await ask(
-        app, "/v1/replicate/ack", method="POST", headers={"content-type": "application/json"},
+        app,
+        "/v1/replicate/ack",
+        method="POST",
+        headers={"content-type": "application/json"},
         chunks=(json.dumps({"replica_id": "lines", **said}).encode(),),
-    )  # fmt: skip
+    )
 
 
 def test_who_reads_lines_and_acknowledges_nothing_is_let_go_too():
@@ -341,9 +331,7 @@ def test_a_replica_that_reads_lines_of_several_sources_acknowledges_each():
         await bucket.node.create("t")
         await bucket.put(b"k", b"1")
         sources = [BUCKET, {"topic": "t"}]
-        reading = [
-            asyncio.create_task(lines(app, [], from_offset=0, source=one)) for one in sources
-        ]
+        reading = [asyncio.create_task(lines(app, [], from_offset=0, source=one)) for one in sources]
         for _ in range(4):
             await asyncio.sleep(4)
             acked = [await acknowledge(app, offset=1, source=one) for one in sources]
@@ -422,9 +410,7 @@ def test_what_cannot_be_is_said_with_its_code():
         hello = '{"type":"hello","replica_id":"r","source":{"bucket":"%s"}}'
         assert (await told("nonsense"))[0] == "ProtocolError"
         assert (await told('{"type":"sync","from_offset":1}'))[0] == "ProtocolError"
-        assert await told(hello % "none") == (
-            "OffsetNotFound", "there is no topic or partition none",
-        )  # fmt: skip
+        assert await told(hello % "none") == ("OffsetNotFound", "there is no topic or partition none")
         assert (await told(hello % "b", '{"type":"sync","from_offset":9}'))[0] == "OffsetNotFound"
 
     in_a_bucket(story)
@@ -542,8 +528,7 @@ def test_a_copy_of_another_history_is_worth_nothing():
         assert (heard["code"], "history" in heard["detail"]) == ("LogTruncated", True)
 
     async def all_bytes(bucket):
-        chunks, _ = partition_of(bucket).log.read(0, 10_000, 1)
-        return b"".join(chunks)
+        return partition_of(bucket).read(0, 10_000, 1).joined
 
     in_a_bucket(story)
 
@@ -617,8 +602,11 @@ def test_what_a_queue_s_copy_hears_can_be_folded_as_its_log_is():
         assert made is not None and delivered is not None
         assert published is not None and acknowledged is not None
         assert [entry["operation"]["type"] for entry in entries] == [
-            "queue_declare", "queue_publish", "queue_delivery", "queue_ack",
-        ]  # fmt: skip
+            "queue_declare",
+            "queue_publish",
+            "queue_delivery",
+            "queue_ack",
+        ]
         assert entries[2]["operation"]["count"] == 1
         assert (published.offset, published.value) == (given["id"], b'{"a":1}')
         assert (acknowledged.key, acknowledged.value) == (published.key, None)

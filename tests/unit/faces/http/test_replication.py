@@ -16,12 +16,11 @@ def test_of_very_many_catch_ups_some_are_listed_and_all_are_counted():
     found = CatchUps(pace=Pace(0), concurrent_max=8)
     for number in range(LISTED_MAX + 500):
         found.asks(
-            Key(number, 3), TopicPartition("tide", number), 4,
-            at=0, target=1000, bytes_left=100_000, now=0.0,
-        )  # fmt: skip
+            Key(number, 3), TopicPartition("tide", number), 4, at=0, target=1000, bytes_left=100_000, now=0.0
+        )
     last = Key(LISTED_MAX + 499, 3)
     found.interrupt(last, "node 3 is away", 1.0)
-    broker: Any = SimpleNamespace(catching_up=SimpleNamespace(all=found))
+    broker: Any = SimpleNamespace(replication=SimpleNamespace(catching_up=SimpleNamespace(all=found)))
 
     told = _catching_up(broker, 2.0)
 
@@ -58,12 +57,19 @@ def test_a_node_has_the_numbers_of_a_master_and_of_a_replica(world):
     master, replica = found["master"], found["replica"]
     assert found["role"] == "master"
     assert {name: master[name] for name in master if name != "replicas"} == {
-        "enabled": True, "current_offset": 4, "log_size": 4, "log_oldest_offset": 0,
-    }  # fmt: skip
+        "enabled": True,
+        "current_offset": 4,
+        "log_size": 4,
+        "log_oldest_offset": 0,
+    }
     one = master["replicas"][0]
     assert (one["id"], one["status"], one["offset"], one["lag_entries"], one["lag_ms"]) == (
-        "2", "in_sync", 4, 0, 0,
-    )  # fmt: skip
+        "2",
+        "in_sync",
+        4,
+        0,
+        0,
+    )
     connected_at, last_ack = map(datetime.fromisoformat, (one["connected_at"], one["last_ack"]))
     assert connected_at <= last_ack
     assert (replica["enabled"], replica["master_id"] in ("2", "3")) == (True, True)
@@ -100,7 +106,7 @@ def test_errors_of_fetching_are_counted_where_prometheus_sees_them():
 
 
 def test_what_the_scrubber_has_found_is_told(world):
-    scrubber = world.node(2).broker.scrubber
+    scrubber = world.node(2).broker.replication.scrubber
     assert "rotten" not in world.get(2, "/health/replication")
     rot = scrubber._cycle.found(TopicPartition("orders", 1), 7, "its checksum does not match", 5)
 

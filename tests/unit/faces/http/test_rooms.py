@@ -2,14 +2,14 @@
 
 import asyncio
 
-from uvicorn.protocols.utils import ClientDisconnected
-
 from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_queues import post
 from tests.unit.faces.http.test_records import serving
 from tests.unit.faces.http.test_streams import Listener
 from tidelog.faces.http import push
+from tidelog.faces.http.edge.sockets import WebSocketDisconnect
+from tidelog.simulation.http_door import Door, Message
 
 
 def heard(listener, field="data"):
@@ -32,13 +32,17 @@ def test_a_room_has_a_history_and_goes_on_with_what_comes():
 
         history = (await ask(app, "/v1/rooms/lobby/events")).json
         assert [(e["id"], e["event"], e["data"]) for e in history["events"]] == [
-            (0, "joined", {"who": 1}), (1, "message", "hello"),
-        ]  # fmt: skip
+            (0, "joined", {"who": 1}),
+            (1, "message", "hello"),
+        ]
         listener = Listener(app, "/v1/rooms/lobby/subscribe?from=1")
         assert await until(listener, 1) == ["hello"]
         assert (await ask(app, "/v1/rooms/lobby")).json == {
-            "name": "lobby", "first": 0, "next": 2, "subscribers": 1,
-        }  # fmt: skip
+            "name": "lobby",
+            "first": 0,
+            "next": 2,
+            "subscribers": 1,
+        }
         await post(app, "/v1/rooms/lobby/events", {"data": None})
         assert await until(listener, 2) == ["hello", None]
         await listener.hang_up()
@@ -59,8 +63,9 @@ def test_a_message_is_heard_by_those_who_listen_and_counted():
             await asyncio.sleep(0.01)
 
         assert (await post(app, "/v1/pubsub/a.b", {"data": {"n": 1}})).json == {
-            "topic": "a.b", "receivers": 1,
-        }  # fmt: skip
+            "topic": "a.b",
+            "receivers": 1,
+        }
         await post(app, "/v1/pubsub/c", {"data": 2})
         await post(app, "/v1/pubsub/b.c.d", {"data": 3})
         assert await until(listener, 2) == [{"n": 1}, 3]
@@ -114,19 +119,11 @@ def test_names_that_cannot_be_are_refused():
 def test_who_goes_before_it_is_told_that_it_listens_leaves_nothing_behind():
     async def story(node):
         app = serving(node)
-        scope = {
-            "type": "websocket", "path": "/v1/pubsub", "query_string": b"topics=a", "headers": [],
-            "root_path": "", "scheme": "ws", "server": ("t", 1), "client": ("t", 2),
-            "subprotocols": [], "extensions": {"websocket.http.response": {}},
-        }  # fmt: skip
 
-        async def receive():
-            return {"type": "websocket.connect"}
+        async def tell(message: Message) -> None:
+            raise WebSocketDisconnect
 
-        async def send(message):
-            raise ClientDisconnected
-
-        await app(scope, receive, send)
+        await Door(app, "WS", "/v1/pubsub?topics=a", tell).run()
 
         assert app.node.services.pubsub.counts() == {}
 

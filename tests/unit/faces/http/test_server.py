@@ -16,17 +16,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tidelog.config import NodeConfig
 from tidelog.faces.http import server as module
-from tidelog.faces.http.app import ENDLESS
-from tidelog.faces.http.connections import (
-    FRAGMENTS_MAX,
-    HEAD_BYTES_MAX,
-    PIPELINED_MAX,
-    SocketConnection,
-)
+from tidelog.faces.http.edge.connection import HEAD_BYTES_MAX, PIPELINED_MAX
+from tidelog.faces.http.edge.messages import ClientDisconnect, Request, Response, Send
+from tidelog.faces.http.edge.sockets import FRAGMENTS_MAX, SocketConnection, WebSocket, WebSocketDisconnect
 from tidelog.faces.http.server import Server
 from tidelog.host import system_host
 
-SECONDS_MAX = 5.0
+SECONDS_MAX = 30.0
 BODY_BYTES_MAX = 64 * 1024
 BAD = b"HTTP/1.1 400 "
 
@@ -34,66 +30,74 @@ BAD = b"HTTP/1.1 400 "
 class App:
     """Answers with what it was asked; `/wait`, `/stream` and sockets wait for their clients."""
 
+    takes_sockets = True
+
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.asked: list[Request | WebSocket] = []
         self.waiting = asyncio.Event()
         self.go = asyncio.Event()
         self.ends: asyncio.Queue[str] = asyncio.Queue()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.asked.append(scope)
-        if scope["type"] == "websocket":
-            await self._talk(scope, receive, send)
-            return
-        body = b""
-        while (message := await receive())["type"] == "http.request":
-            body += message["body"]
-            if not message["more_body"]:
-                break
-        else:
+    async def serve(self, request: Request) -> Response:
+        self.asked.append(request)
+        path = request.path
+        if path == "/unread":
+            return Response("unread")
+        try:
+            body = await request.body()
+        except ClientDisconnect:
             self.ends.put_nowait("disconnect in a body")
-            return
-        path = scope["path"]
+            return Response()
         if path == "/wait":
             self.waiting.set()
-            gone = asyncio.create_task(receive())
+            gone = asyncio.create_task(request.gone())
             done = asyncio.create_task(self.go.wait())
             await asyncio.wait([gone, done], return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
-                done.cancel()
-                self.ends.put_nowait(gone.result()["type"])
-                return
+                self.ends.put_nowait("disconnect")
             gone.cancel()
+            done.cancel()
         if path == "/stream":
-            scope[ENDLESS] = True
-            start = {"type": "http.response.start", "status": 200, "headers": []}
-            await send(start)
-            await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
-            self.ends.put_nowait((await receive())["type"])
-            return
+            return Stream(self)
+        if path == "/cancelled":
+            await asyncio.sleep(0)
+            raise asyncio.CancelledError
         if path == "/forever":
             self.waiting.set()
             await asyncio.Event().wait()
-        answer = bytes(20_000_000) if path == "/much" else f"{path} {len(body)}".encode()
-        length = [(b"content-length", b"%d" % len(answer))]
-        await send({"type": "http.response.start", "status": 200, "headers": length})
-        await send({"type": "http.response.body", "body": answer})
+        return Response(bytes(20_000_000) if path == "/much" else f"{path} {len(body)}")
 
-    async def _talk(self, scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        if scope["path"] == "/nobody":
-            start = {"type": "websocket.http.response.start", "status": 404, "headers": []}
-            await send(start)
-            await send({"type": "websocket.http.response.body", "body": b"no"})
-            return
-        if scope["path"] == "/late":
+    async def open(self, socket: WebSocket) -> Response | None:
+        self.asked.append(socket)
+        if socket.path == "/nobody":
+            return Response("no", 404)
+        if socket.path == "/late":
             self.waiting.set()
             await self.go.wait()
-        await send({"type": "websocket.accept"})
+        await socket.accept()
         self.waiting.set()
-        while (message := await receive())["type"] == "websocket.receive":
-            await send({"type": "websocket.send", "text": f"heard {message.get('text')}"})
-        self.ends.put_nowait(f"{message['type']} {message['code']}")
+        try:
+            while True:
+                await socket.send_text(f"heard {await socket.receive_text()}")
+        except WebSocketDisconnect as end:
+            self.ends.put_nowait(f"disconnect {end.code}")
+        return None
+
+
+class Stream(Response):
+    """One event, and no more until the client goes."""
+
+    is_endless = True
+
+    def __init__(self, app: App) -> None:
+        super().__init__(media_type="text/event-stream")
+        self.body = None
+        self._app = app
+
+    async def write(self, request: Request, send: Send) -> None:
+        await send(b"data: 1\n\n")
+        await request.gone()
+        self._app.ends.put_nowait("disconnect")
 
 
 class Stage:
@@ -153,7 +157,7 @@ def run(monkeypatch, caplog):
         listening.close()
         server.close()
         await server.wait_closed(SECONDS_MAX)
-        assert server.connections == []
+        assert server.connections == {}
 
     def play(story: Story, **settings: Any) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -207,7 +211,7 @@ def test_what_has_no_end_is_refused_with_a_problem(run, start, more):
         said = await stage.say(start, *[piece] * 40)
 
         assert said == b"" or (said.startswith(BAD) and b"application/problem+json" in said)
-        assert stage.server.connections == []
+        assert stage.server.connections == {}
 
     run(story)
 
@@ -220,10 +224,8 @@ def test_a_trailer_is_not_a_header(run):
         )
 
         assert said.endswith(b"/a 2")
-        assert [name for name, _ in stage.app.asked[0]["headers"]] == [
-            b"transfer-encoding",
-            b"connection",
-        ]
+        headers = stage.app.asked[0].headers.raw
+        assert [name for name, _ in headers] == [b"transfer-encoding", b"connection"]
 
     run(story)
 
@@ -296,9 +298,14 @@ def test_an_upgrade_behind_a_request_is_not_taken(run):
 
 def test_a_body_that_breaks_is_refused_and_the_application_told(run):
     async def story(stage):
-        said = await stage.say(CHUNKED + b"2\r\nhi\r\nnonsense\r\n")
+        reader, writer = await stage.open()
+        writer.write(CHUNKED + b"2\r\nhi\r\n")
+        while not stage.app.asked:
+            await asyncio.sleep(0)
+        writer.write(b"nonsense\r\n")
 
-        assert said.startswith(BAD)
+        assert (await reader.read()).startswith(BAD)
+        writer.close()
         assert await stage.app.ends.get() == "disconnect in a body"
 
     run(story)
@@ -313,7 +320,118 @@ def test_whoever_waits_for_a_client_that_has_gone_hears_of_it(run, more):
 
         writer.transport.abort()
 
-        assert await stage.app.ends.get() == "http.disconnect"
+        assert await stage.app.ends.get() == "disconnect"
+
+    run(story)
+
+
+def test_a_broken_body_that_came_with_its_head_is_refused(run):
+    async def story(stage):
+        said = await stage.say(CHUNKED + b"2\r\nhi\r\nnonsense\r\n")
+
+        assert said.startswith(BAD) and said.count(BAD) == 1
+        assert stage.app.asked == []
+
+    run(story)
+
+
+# Requests of every kind.
+
+
+def test_a_request_that_does_not_wait_costs_no_task(run):
+    async def story(stage):
+        before = asyncio.all_tasks()
+        made: list[Any] = []
+
+        def make(loop: asyncio.AbstractEventLoop, work: Any) -> asyncio.Task[Any]:
+            made.append(work)
+            return asyncio.Task(work, loop=loop)
+
+        asyncio.get_running_loop().set_task_factory(make)
+
+        said = await stage.say(b"POST /a HTTP/1.1\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi")
+
+        asyncio.get_running_loop().set_task_factory(None)
+        assert said.endswith(b"/a 2") and made == []
+        assert asyncio.all_tasks() == before
+
+    run(story)
+
+
+def test_http_1_0_gets_an_answer_and_the_end_of_its_connection(run):
+    async def story(stage):
+        said = await stage.say(b"GET /a HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+
+        assert said.startswith(b"HTTP/1.1 200 ") and said.endswith(b"/a 0")
+        assert b"connection: close\r\n" in said
+
+    run(story)
+
+
+def test_http_1_0_gets_a_stream_without_chunks(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(b"GET /stream HTTP/1.0\r\n\r\n")
+
+        said = await reader.readuntil(b"data: 1\n\n")
+
+        assert b"chunked" not in said and said.endswith(b"\r\n\r\ndata: 1\n\n")
+        writer.close()
+        assert await stage.app.ends.get() == "disconnect"
+
+    run(story)
+
+
+@pytest.mark.parametrize("path", [b"/a", b"/stream"])
+def test_a_head_request_gets_no_body_and_the_connection_goes_on(run, path):
+    async def story(stage):
+        said = await stage.say(b"HEAD %b HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\nconnection: close\r\n\r\n" % path)
+
+        head, _, rest = said.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ") and rest.startswith(b"HTTP/1.1 200 ")
+        assert rest.endswith(b"/b 0")
+
+    run(story)
+
+
+def test_who_asks_whether_to_go_on_is_told_when_the_body_is_wanted(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        head = b"POST %b HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+        writer.write(head % b"/a")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"hi")
+        assert (await reader.readuntil(b"/a 2")).count(b"HTTP/1.1") == 1
+
+        writer.write(head % b"/unread")
+
+        assert (await reader.readuntil(b"unread")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+    run(story)
+
+
+def test_a_body_that_nobody_reads_does_not_disturb_the_next_request(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        size = 300_000
+        writer.write(b"POST /unread HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % size)
+        assert (await reader.readuntil(b"unread")).startswith(b"HTTP/1.1 200 ")
+        writer.write(bytes(size) + b"GET /b HTTP/1.1\r\nconnection: close\r\n\r\n")
+
+        assert (await reader.read()).endswith(b"/b 0")
+        writer.close()
+
+    run(story)
+
+
+def test_one_who_does_not_read_answers_has_no_more_of_them_made(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(b"GET /much HTTP/1.1\r\n\r\n" * 20)
+        await reader.readexactly(100)
+        assert len(stage.app.asked) == 1
+        writer.transport.abort()
 
     run(story)
 
@@ -367,7 +485,7 @@ def test_a_connection_becomes_a_socket(run):
             await socket.send("hello")
             assert await socket.recv() == "heard hello"
             assert [type(one) for one in stage.server.connections] == [SocketConnection]
-        assert await stage.app.ends.get() == "websocket.disconnect 1000"
+        assert await stage.app.ends.get() == "disconnect 1000"
         while stage.server.connections:
             await asyncio.sleep(0)
 
@@ -383,7 +501,7 @@ def test_a_stop_ends_sockets_with_a_word_and_waits_for_theirs(run):
             stage.server.close()
 
             assert await closed(socket) == (1012, "the node is stopping")
-        assert await stage.app.ends.get() == "websocket.disconnect 1012"
+        assert await stage.app.ends.get() == "disconnect 1012"
         await stage.server.wait_closed(99 * SECONDS_MAX)
 
     run(story)
@@ -399,7 +517,7 @@ def test_a_stop_does_not_wait_for_one_who_never_says_goodbye(run):
         stage.server.close()
         await stage.server.wait_closed(0.01)
 
-        assert stage.server.connections == []
+        assert stage.server.connections == {}
         writer.close()
 
     run(story)
@@ -454,10 +572,89 @@ def test_one_who_speaks_before_it_is_answered_and_nonsense_is_let_go(run):
         writer.write(UPGRADE.replace(b"/socket", b"/late"))
         await stage.app.waiting.wait()
         writer.write(frame(3, b"x"))
-        with suppress(ConnectionError):
-            assert await reader.read() == b""
         stage.app.go.set()
+        with suppress(ConnectionError):
+            assert (await reader.read()).startswith(b"HTTP/1.1 101 ")
         writer.close()
+
+    run(story)
+
+
+def test_a_ping_before_the_socket_is_accepted_is_answered_behind_the_head(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE.replace(b"/socket", b"/late") + frame(9, b"early"))
+        await stage.app.waiting.wait()
+        stage.app.go.set()
+
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        assert await reader.readexactly(7) == b"\x8a\x05early"
+        writer.close()
+
+    run(story)
+
+
+def test_a_flood_of_pongs_ends_the_socket(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        with suppress(ConnectionError):
+            writer.write(frame(10, b"") * 100_000)
+            assert (await reader.read())[:4] == b"\x88" + bytes(
+                [len("too many pings or pongs at once") + 2, 3, 240]
+            )
+        writer.close()
+
+        assert await stage.app.ends.get() == "disconnect 1008"
+
+    run(story)
+
+
+def test_a_body_behind_the_offer_of_another_protocol_is_a_body(run):
+    async def story(stage):
+        hidden = b"GET /hidden HTTP/1.1\r\nhost: a\r\n\r\n"
+        head = b"POST /shown HTTP/1.1\r\nhost: a\r\nconnection: upgrade, close\r\nupgrade: h2c\r\n"
+
+        told = await stage.say(head + b"content-length: %d\r\n\r\n" % len(hidden) + hidden)
+
+        assert told.count(b"HTTP/1.1 ") == 1
+        assert told.endswith(b"/shown %d" % len(hidden))
+        assert [request.path for request in stage.app.asked] == ["/shown"]
+
+    run(story)
+
+
+def test_a_tunnel_is_refused(run):
+    async def story(stage):
+        assert (await stage.say(b"CONNECT /x HTTP/1.1\r\nhost: a\r\n\r\n")).startswith(BAD)
+
+    run(story)
+
+
+def test_an_answer_that_is_cancelled_ends_the_connection(run):
+    async def story(stage):
+        cancelled = b"GET /cancelled HTTP/1.1\r\nhost: a\r\n\r\n"
+
+        assert await stage.say(cancelled + cancelled.replace(b"cancelled", b"next")) == b""
+
+    run(story)
+
+
+def test_a_body_of_endless_tiny_chunks_is_refused(run):
+    async def story(stage):
+        head = b"POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+
+        assert (await stage.say(head + b"1\r\n \r\n" * 10_000 + b"0\r\n\r\n")).startswith(BAD)
+
+    run(story)
+
+
+def test_a_head_of_countless_headers_is_refused(run):
+    async def story(stage):
+        head = b"GET /x HTTP/1.1\r\nhost: a\r\n" + b"a:\r\n" * 1000
+
+        assert (await stage.say(head + b"\r\n")).startswith(BAD)
 
     run(story)
 
@@ -532,10 +729,10 @@ def test_connections_and_requests_are_kept_in_the_order_of_coming(run):
             stage.app.waiting.clear()
             writer.write(b"GET /wait HTTP/1.1\r\n\r\n")
             await stage.app.waiting.wait()
-            tasks += [task for task in stage.server.state.tasks if task not in tasks]
+            tasks += [task for task in stage.server.tasks.values() if task not in tasks]
 
         assert [one.client[1] for one in stage.server.connections] == ports
-        assert list(stage.server.state.tasks) == tasks
+        assert list(stage.server.tasks.values()) == tasks
         assert len(tasks) == 20
         for writer in writers:
             writer.close()
@@ -552,7 +749,7 @@ def test_a_stop_gives_streams_an_end_and_tells_the_application(run):
         stage.server.end_streams()
 
         assert await reader.read() == b"0\r\n\r\n"
-        assert await stage.app.ends.get() == "http.disconnect"
+        assert await stage.app.ends.get() == "disconnect"
         writer.close()
 
     run(story)
@@ -583,7 +780,7 @@ def test_a_stop_ends_what_would_never_end(run):
 
         await stage.server.wait_closed(0.01)
 
-        assert (stage.server.connections, stage.server.state.tasks) == ([], set())
+        assert (stage.server.connections, stage.server.tasks) == ({}, {})
         writer.close()
 
     run(story)

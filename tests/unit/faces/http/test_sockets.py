@@ -1,4 +1,4 @@
-"""WebSockets and pages of other origins, as uvicorn would tell the application of them."""
+"""WebSockets and pages of other origins, without connections."""
 
 import dataclasses
 from typing import Any
@@ -13,6 +13,7 @@ from tidelog.faces.http.api import Call, Operation, Param
 from tidelog.faces.http.app import make_app
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.sockets import socket_of
+from tidelog.simulation.http_door import SWITCHING, Closed, Door, Message, Said
 
 FAILURES = {
     "problem": Problem(400, "no such thing " + "ö" * 100),
@@ -33,9 +34,13 @@ async def echo(call: Call) -> None:
 
 
 ECHO = Operation(
-    method="WS", path="/v1/echo/{name}", handler=echo, tag="test", summary="Say it again.",
+    method="WS",
+    path="/v1/echo/{name}",
+    handler=echo,
+    tag="test",
+    summary="Say it again.",
     params=(Param(name="times", doc="", kind=int, default=1), Param(name="refuse", doc="")),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,28 +49,18 @@ def with_echo(monkeypatch):
     monkeypatch.setattr(module, "all_operations", lambda: (*known, ECHO))
 
 
-async def talk(app, path: str, *heard: Any, headers: dict[str, str] | None = None):
+async def talk(app, path: str, *heard: str, headers: dict[str, str] | None = None) -> list[Any]:
     """What the application says on a socket of a client that says `heard`, and hangs up."""
-    path, _, query = path.partition("?")
-    sent: list[dict[str, Any]] = []
-    coming: list[dict[str, Any]] = [{"type": "websocket.connect"}]
-    coming += [{"type": "websocket.receive", "text": one} for one in heard]
-    coming.append({"type": "websocket.disconnect", "code": 1005})
+    sent: list[Message] = []
 
-    async def receive():
-        return coming.pop(0)
-
-    async def send(message):
+    async def tell(message: Message) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "websocket", "path": path, "raw_path": path.encode(), "scheme": "ws",
-        "query_string": query.encode(), "root_path": "", "http_version": "1.1",
-        "headers": [(k.encode(), v.encode()) for k, v in (headers or {}).items()],
-        "client": ("test", 1), "server": ("test", 80), "asgi": {"version": "3.0"}, "state": {},
-        "subprotocols": [], "extensions": {"websocket.http.response": {}},
-    }  # fmt: skip
-    await app(scope, receive, send)
+    door = Door(app, "WS", path, tell, headers=headers)
+    for one in heard:
+        door.say(one)
+    door.hang_up()
+    await door.run()
     return sent
 
 
@@ -75,10 +70,9 @@ def test_a_socket_is_an_operation_with_a_path_and_parameters():
 
         accepted, said, closed = await talk(app, "/v1/echo/ann?times=3", "hello")
 
-        assert accepted["type"] == "websocket.accept"
-        assert dict(accepted["headers"])[b"x-request-id"]
-        assert said["text"] == "ann 3 hello"
-        assert (closed["type"], closed["code"]) == ("websocket.close", 1000)
+        assert accepted.status == SWITCHING and accepted.headers["x-request-id"]
+        assert said == Said("ann 3 hello")
+        assert closed == Closed(1000, "")
 
     on_a_node(story)
 
@@ -98,9 +92,8 @@ def test_what_is_wrong_with_a_request_is_said_before_the_socket_opens(path, stat
     async def story(node):
         start, *_ = await talk(make_app(face(node)), path)
 
-        assert (start["type"], start["status"]) == ("websocket.http.response.start", status)
-        headers = dict(start["headers"])
-        assert headers[b"content-type"] == b"application/problem+json" and headers[b"x-request-id"]
+        assert start.status == status
+        assert start.headers["content-type"] == "application/problem+json" and start.headers["x-request-id"]
 
     on_a_node(story)
 
@@ -110,8 +103,8 @@ def test_what_goes_wrong_later_is_the_reason_of_its_end(word, code, caplog):
     async def story(node):
         *_, closed = await talk(make_app(face(node)), "/v1/echo/ann", word)
 
-        assert (closed["type"], closed["code"]) == ("websocket.close", code)
-        assert closed["reason"] and len(closed["reason"].encode()) <= 123
+        assert isinstance(closed, Closed) and closed.code == code
+        assert closed.reason and len(closed.reason.encode()) <= 123
         assert ("socket" in caplog.text) == (word == "bug")
 
     on_a_node(story)
@@ -151,8 +144,7 @@ def test_a_page_of_another_origin_opens_a_socket_only_if_it_is_named(origin, ori
 
         first, *_ = await talk(allow(node, origins), "/v1/echo/ann", "x", headers=headers)
 
-        assert (first["type"] == "websocket.accept") == is_served
-        assert is_served or first["status"] == 403
+        assert first.status == (SWITCHING if is_served else 403)
 
     on_a_node(story)
 
@@ -164,9 +156,7 @@ def test_pages_of_no_other_origin_are_allowed_anything_by_default():
     async def story(node):
         app = make_app(face(node))
 
-        asked = await ask(
-            app, "/v1/cluster", method="OPTIONS", headers={"origin": "http://there", **ASKING}
-        )
+        asked = await ask(app, "/v1/cluster", method="OPTIONS", headers={"origin": "http://there", **ASKING})
         read = await ask(app, "/v1/cluster", headers={"origin": "http://there"})
 
         assert asked.status == 405
@@ -180,9 +170,7 @@ def test_pages_of_a_named_origin_may_ask_and_read_and_others_may_not():
         app = allow(node, "http://there")
 
         for origin, is_allowed in (("http://there", True), ("http://elsewhere", False)):
-            asked = await ask(
-                app, "/v1/cluster", method="OPTIONS", headers={"origin": origin, **ASKING}
-            )
+            asked = await ask(app, "/v1/cluster", method="OPTIONS", headers={"origin": origin, **ASKING})
             read = await ask(app, "/nothing", headers={"origin": origin})
 
             assert asked.status == (200 if is_allowed else 400)
@@ -200,9 +188,6 @@ def test_a_page_learns_why_its_request_was_too_long():
 
         answer = await ask(allow(node, "http://there"), "/", method="POST", headers=headers)
 
-        assert (answer.status, answer.headers["access-control-allow-origin"]) == (
-            413,
-            "http://there",
-        )
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (413, "http://there")
 
     on_a_node(story)

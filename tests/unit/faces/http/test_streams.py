@@ -1,4 +1,4 @@
-"""Streams of records, as uvicorn would carry them."""
+"""Streams of records, without connections that carry them."""
 
 import asyncio
 import json
@@ -17,6 +17,7 @@ from tidelog.controller.image import ClusterImage
 from tidelog.errors import LeaderNotAvailable, RequestTimedOut
 from tidelog.faces.http.push import HEARTBEAT_SECONDS, SLOW_SECONDS, Event, Feed
 from tidelog.faces.http.streams import Cursor, read_cursor, write_cursor
+from tidelog.simulation.http_door import Closed, Door, Message, Piece, Said, Started
 from tidelog.wire.apis import Api
 
 SECONDS_MAX = 300.0
@@ -33,31 +34,15 @@ class Listener:
         self.reads.set()
         self.is_slow = False
         """Whether it reads one message each time that it is told to."""
-        self._hung_up = asyncio.Event()
         self._heard = asyncio.Event()
-        self.messages: list[dict[str, Any]] = []
+        self.messages: list[Message] = []
         self.is_socket = path.partition("?")[0].endswith("/ws")
-        self._app = app
-        self._connected = False
-        path, _, query = path.partition("?")
-        headers = [] if last is None else [(b"last-event-id", last.encode())]
-        self._scope: dict[str, Any] = {
-            "type": "websocket" if self.is_socket else "http", "method": "GET", "path": path,
-            "query_string": query.encode(), "headers": headers, "root_path": "",
-            "scheme": "http", "server": ("t", 1), "client": ("t", 2), "subprotocols": [],
-            "extensions": {"websocket.http.response": {}},
-        }  # fmt: skip
-        self.served = asyncio.create_task(app(self._scope, self._receive, self._send))
+        headers = {} if last is None else {"last-event-id": last}
+        method = "WS" if self.is_socket else "GET"
+        self._door = Door(app, method, path, self._tell, headers=headers)
+        self.served = asyncio.create_task(self._door.run())
 
-    async def _receive(self):
-        if not self._connected:
-            self._connected = True
-            kind = "websocket.connect" if self.is_socket else "http.request"
-            return {"type": kind, "body": b"", "more_body": False}
-        await self._hung_up.wait()
-        return {"type": "websocket.disconnect" if self.is_socket else "http.disconnect", "code": 1}
-
-    async def _send(self, message):
+    async def _tell(self, message: Message) -> None:
         await self.reads.wait()
         if self.is_slow:
             self.reads.clear()
@@ -65,7 +50,7 @@ class Listener:
         self._heard.set()
 
     async def hang_up(self) -> None:
-        self._hung_up.set()
+        self._door.hang_up()
         await self.end()
 
     async def end(self) -> None:
@@ -75,12 +60,18 @@ class Listener:
 
     @property
     def text(self) -> str:
-        return b"".join(one.get("body", b"") for one in self.messages).decode()
+        return b"".join(one.body for one in self.messages if isinstance(one, Piece)).decode()
+
+    @property
+    def status(self) -> int:
+        start = self.messages[0]
+        assert isinstance(start, Started)
+        return start.status
 
     def events(self) -> list[dict[str, Any]]:
         """Everything that was heard: kind, cursor and the fields of the data."""
         if self.is_socket:
-            heard = [json.loads(one["text"]) for one in self.messages if "text" in one]
+            heard = [json.loads(one.message) for one in self.messages if isinstance(one, Said)]
             return [{"kind": one.pop("event", ""), **one} for one in heard]
         found = []
         for block in self.text.split("\n\n"):
@@ -138,9 +129,15 @@ def test_records_are_heard_from_the_beginning_and_as_they_come(path):
         last = listener.events()[-1]
         assert read_cursor(last.pop("cursor")).positions == {0: 3}
         assert last == {
-            "kind": "", "partition": 0, "offset": 2, "timestamp_ms": 1000, "key": None,
-            "value": [3], "headers": {}, "encoding": "json",
-        }  # fmt: skip
+            "kind": "",
+            "partition": 0,
+            "offset": 2,
+            "timestamp_ms": 1000,
+            "key": None,
+            "value": [3],
+            "headers": {},
+            "encoding": "json",
+        }
         await listener.hang_up()
 
     on_a_node(story)
@@ -166,9 +163,10 @@ def test_an_event_stream_has_the_headers_that_browsers_and_proxies_want():
         await node.create("t")
         listener = Listener(serving(node), f"{STREAM}?from=earliest")
         await asyncio.sleep(1)
-        headers = dict(listener.messages[0]["headers"])
-        assert headers[b"content-type"].startswith(b"text/event-stream")
-        assert headers[b"cache-control"] == b"no-store" and headers[b"x-request-id"]
+        start = listener.messages[0]
+        assert isinstance(start, Started)
+        assert start.headers["content-type"].startswith("text/event-stream")
+        assert start.headers["cache-control"] == "no-store" and start.headers["x-request-id"]
         # Whoever loses it before the first event goes on from where it began, too.
         assert f"id: {cursor_of(node, {0: 0})}\n\n" in listener.text and "retry: " in listener.text
         await listener.hang_up()
@@ -265,7 +263,7 @@ def test_a_stream_that_cannot_be_is_refused_before_it_begins(path, query, status
         await node.broker.advance_start(node.broker.partition("t", 0), 1)
         listener = Listener(serving(node), f"{path}?{query}")
         await listener.end()
-        assert listener.messages[0]["status"] == status
+        assert listener.status == status
 
     on_a_node(story)
 
@@ -332,7 +330,7 @@ def test_a_client_that_reads_too_slowly_is_told_why_and_where_to_go_on(path):
         assert read_cursor(dropped["cursor"]).positions == {0: len(records)}
         assert 0 < len(records) < 20
         if listener.is_socket:
-            assert listener.messages[-1]["code"] == 1013
+            assert isinstance(last := listener.messages[-1], Closed) and last.code == 1013
 
     on_a_node(story)
 
@@ -434,7 +432,7 @@ def test_a_cursor_of_a_topic_that_was_made_anew_is_not_gone_on_with(path):
         listener = Listener(serving(node), f"{path}?from={cursor}")
         await listener.end()
 
-        assert listener.messages[0]["status"] == 404
+        assert listener.status == 404
         assert listener.values() == []
 
     on_a_node(story)
@@ -506,9 +504,9 @@ def test_a_node_that_stops_sends_its_listeners_elsewhere(path):
         error = listener.events()[-1]
         assert (error["kind"], error["status"]) == ("error", 503) and "stopping" in error["detail"]
         if listener.is_socket:
-            assert listener.messages[-1]["code"] == 1012
+            assert isinstance(last := listener.messages[-1], Closed) and last.code == 1012
         else:
-            assert listener.messages[-1]["more_body"] is False
+            assert listener.messages[-1] == Piece(b"", True)
 
     on_a_node(story)
 
@@ -591,9 +589,7 @@ def test_a_node_that_lags_behind_streams_a_partition_that_came_just_now():
 
 @both
 @pytest.mark.parametrize("positions", [{0: 0}, {0: 0, 1: 0}], ids=["another topic", "partitions"])
-def test_a_node_that_cannot_make_certain_of_a_topic_does_not_refuse_a_cursor_for_good(
-    path, positions
-):
+def test_a_node_that_cannot_make_certain_of_a_topic_does_not_refuse_a_cursor_for_good(path, positions):
     async def story(node):
         await node.create("t")
         cursor = cursor_of(node, positions)
@@ -610,7 +606,7 @@ def test_a_node_that_cannot_make_certain_of_a_topic_does_not_refuse_a_cursor_for
         await listener.end()
 
         absent = await ask(app, STREAM.replace("/t/", "/u/"))
-        assert listener.messages[0]["status"] == absent.status >= 500
+        assert listener.status == absent.status >= 500
 
     on_a_node(story)
 
@@ -660,7 +656,7 @@ def test_a_topic_that_is_made_anew_while_a_stream_begins_is_begun_with_or_refuse
 
         if start == "cursor":
             await listener.end()
-            assert listener.messages[0]["status"] == 404
+            assert listener.status == 404
         else:
             assert await listener.hear(1) == [3]
             await listener.hang_up()

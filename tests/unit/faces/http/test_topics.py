@@ -22,9 +22,11 @@ def test_a_topic_is_made_and_described_and_its_place_is_told():
     async def story(node):
         app = serving(node)
         wanted = {
-            "name": "orders", "partitions": 2, "replication": 1,
+            "name": "orders",
+            "partitions": 2,
+            "replication": 1,
             "config": {"retention.ms": 1000, "cleanup.policy": "compact"},
-        }  # fmt: skip
+        }
 
         made = await send(app, "POST", "/v1/topics", wanted)
         described = await ask(app, "/v1/topics/orders")
@@ -34,13 +36,15 @@ def test_a_topic_is_made_and_described_and_its_place_is_told():
         found = dict(made.json)
         assert len(found.pop("id")) == 22
         assert found == {
-            "name": "orders", "partition_count": 2, "replication": 1, "internal": False,
+            "name": "orders",
+            "partition_count": 2,
+            "replication": 1,
+            "internal": False,
             "config": {"retention.ms": "1000", "cleanup.policy": "compact"},
             "partitions": [
-                {"partition": n, "leader": 1, "epoch": 0, "replicas": [1], "in_sync": [1]}
-                for n in range(2)
+                {"partition": n, "leader": 1, "epoch": 0, "replicas": [1], "in_sync": [1]} for n in range(2)
             ],
-        }  # fmt: skip
+        }
 
     on_a_node(story)
 
@@ -99,9 +103,11 @@ def test_a_topic_grows_and_has_other_settings_and_loses_some():
         await node.create("t", 2, retention_ms="1000", max_message_bytes="5000")
 
         answer = await send(
-            app, "PATCH", "/v1/topics/t",
+            app,
+            "PATCH",
+            "/v1/topics/t",
             {"partitions": 5, "config": {"retention.ms": None, "segment.bytes": 1048576}},
-        )  # fmt: skip
+        )
 
         assert answer.status == 200
         assert answer.json["partition_count"] == len(answer.json["partitions"]) == 5

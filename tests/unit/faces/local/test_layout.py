@@ -11,9 +11,12 @@ NO_PORTS = {"kafka": None, "http": None, "peer": None}
 
 def planned(known=None, nodes=None, *, taken=(), **ports):
     return plan(
-        known, nodes, NO_PORTS | ports, is_free=lambda port: port not in taken,
+        known,
+        nodes,
+        NO_PORTS | ports,
+        is_free=lambda port: port not in taken,
         free_ports=itertools.count(20000),
-    )  # fmt: skip
+    )
 
 
 def ports_of(content: ClusterFile, kind: str) -> list[int]:
@@ -96,8 +99,7 @@ def test_fewer_nodes_than_there_are_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("ports", "expected"),
-    [({"kafka": 9092, "http": 9093}, "overlap"), ({"kafka": 65534}, "no room")],
+    ("ports", "expected"), [({"kafka": 9092, "http": 9093}, "overlap"), ({"kafka": 65534}, "no room")]
 )
 def test_ports_that_overlap_or_end_are_refused(ports, expected):
     with pytest.raises(LayoutError, match=expected):

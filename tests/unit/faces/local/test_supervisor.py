@@ -7,18 +7,11 @@ import pytest
 
 from tidelog.faces.local.control import ControlRefused, NotRunning, ask, socket_path
 from tidelog.faces.local.layout import ClusterFile, NodeEntry, State
-from tidelog.faces.local.supervisor import (
-    Child,
-    Supervisor,
-    describe_exit,
-    last_line,
-    process_state,
-)
+from tidelog.faces.local.supervisor import Child, Supervisor, describe_exit, last_line, process_state
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
-    [(0, "ended"), (74, "ended with exit code 74"), (-9, "was ended by SIGKILL")],
+    ("code", "told"), [(0, "ended"), (74, "ended with exit code 74"), (-9, "was ended by SIGKILL")]
 )
 def test_an_end_is_told_in_words(code, told):
     assert describe_exit(code) == told

@@ -20,8 +20,7 @@ def batches(*, codec: Codec = Codec.NONE) -> bytes:
     parts = []
     for number in range(3):
         records = [
-            Record(key=b"k%d" % (n % 3), value=b"v" * n, timestamp_ms=1000 * number + n)
-            for n in range(10)
+            Record(key=b"k%d" % (n % 3), value=b"v" * n, timestamp_ms=1000 * number + n) for n in range(10)
         ]
         parts.append(bytes(encode_batch(records, codec=codec, base_offset=10 * number)))
     return b"".join(parts)
@@ -32,9 +31,7 @@ def measured(data: bytes, *cuts: int) -> pa.Table:
     tables = []
     for start, end in pairwise(cuts):
         measure = Measure("t", 0)
-        found = decode(
-            data, topic="t", partition=0, start=start, end=end, aborted=(), wanted=WANTED
-        )
+        found = decode(data, topic="t", partition=0, start=start, end=end, aborted=(), wanted=WANTED)
         headers = [header for header, _ in iterate_batches(data) if header.next_offset > start]
         measure.add(found.batch, headers, OffsetRange("t", 0, start, end))
         tables.append(measure.table())
@@ -62,8 +59,10 @@ def test_batches_are_told_by_second_and_codec():
     found = rows(measured(data, 0, 30), Kind.BATCH)
 
     assert [(row["place"], row["what"], row["batches"]) for row in found] == [
-        (0, "lz4", 1), (1, "lz4", 1), (2, "lz4", 1),
-    ]  # fmt: skip
+        (0, "lz4", 1),
+        (1, "lz4", 1),
+        (2, "lz4", 1),
+    ]
     assert sum(int(str(row["stored"])) for row in found) == len(data)
     assert [row["payload"] for row in found] == [sum(range(10)) + 20] * 3
     assert [row["end"] for row in found] == [10, 20, 30]
@@ -75,13 +74,7 @@ def test_keys_and_sizes_are_counted():
     keys = {row["key"]: row["records"] for row in rows(table, Kind.KEY)}
     assert keys == {b"k0": 12, b"k1": 9, b"k2": 9}
     sizes = [row for row in rows(table, Kind.SIZE) if row["what"] == Size.VALUE]
-    assert [(row["place"], row["records"]) for row in sizes] == [
-        (0, 3),
-        (1, 3),
-        (2, 6),
-        (3, 12),
-        (4, 6),
-    ]
+    assert [(row["place"], row["records"]) for row in sizes] == [(0, 3), (1, 3), (2, 6), (3, 12), (4, 6)]
     (in_batches,) = [row for row in rows(table, Kind.SIZE) if row["what"] == Size.BATCH_RECORDS]
     assert (in_batches["records"], in_batches["payload"]) == (3, 30)
 
@@ -95,9 +88,7 @@ def test_a_power_of_two_is_the_least_that_is_larger():
 def commit_rows() -> pa.RecordBatch:
     place = TopicPartition("orders", 3)
     written = [
-        OffsetWritten(
-            group_id="g", place=place, value=CommittedOffset(offset=offset, committed_ms=time_ms)
-        )
+        OffsetWritten(group_id="g", place=place, value=CommittedOffset(offset=offset, committed_ms=time_ms))
         for offset, time_ms in ((5, 1000), (7, 1900), (9, 2000))
     ]
     records = [encode(one, one.value.committed_ms) for one in written if one.value]

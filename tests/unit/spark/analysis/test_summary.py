@@ -6,7 +6,7 @@ from tidelog.groups.records import CommittedOffset, OffsetWritten, encode
 from tidelog.model import TopicPartition
 from tidelog.spark.analysis import plan as planning
 from tidelog.spark.analysis.measure import Kind
-from tidelog.spark.analysis.plan import Plan, Wanted, sampled
+from tidelog.spark.analysis.plan import AnalysisPlan, Wanted, sampled
 from tidelog.spark.analysis.summary import as_json, key_text, summarize
 from tidelog.spark.analysis.totals import (
     SECONDS,
@@ -24,8 +24,8 @@ from tidelog.spark.ranges import OffsetRange
 BOUNDS = (OffsetRange("t", 0, 0, 300), OffsetRange("t", 1, 0, 100))
 
 
-def plan(sample: float = 1.0) -> Plan:
-    return Plan(cluster_id="c", wanted=Wanted(sample=sample), bounds=BOUNDS)
+def plan(sample: float = 1.0) -> AnalysisPlan:
+    return AnalysisPlan(cluster_id="c", wanted=Wanted(sample=sample), bounds=BOUNDS)
 
 
 def batch(partition: int, at: int, records: int, end: int, codec: str = "none") -> Moment:
@@ -38,10 +38,13 @@ def record(partition: int, at: int, records: int) -> Moment:
 
 def totals(*moments: Moment, committed: list[Committed] | None = None) -> Totals:
     return Totals(
-        seconds=10, moments=list(moments), sizes=[Sizes("t", "record bytes", 3, 50, 300),
-        Sizes("t", "record bytes", 7, 50, 5000)], heavy=[Heavy("t", b"hot", 100)],
-        keys=[Keys("t", 40, 7, 0)], committed=committed or [],
-    )  # fmt: skip
+        seconds=10,
+        moments=list(moments),
+        sizes=[Sizes("t", "record bytes", 3, 50, 300), Sizes("t", "record bytes", 7, 50, 5000)],
+        heavy=[Heavy("t", b"hot", 100)],
+        keys=[Keys("t", 40, 7, 0)],
+        committed=committed or [],
+    )
 
 
 def commit(partition: int, at: int, offset: int, group: str = "g") -> Committed:
@@ -97,10 +100,10 @@ def test_a_group_that_only_commits_after_the_last_record_has_a_lag_too():
 def test_commits_for_other_topics_are_left_out():
     other = encode(
         OffsetWritten(
-            group_id="g", place=TopicPartition("u", 0),
-            value=CommittedOffset(offset=1, committed_ms=0),
-        ), 0,
-    ).key  # fmt: skip
+            group_id="g", place=TopicPartition("u", 0), value=CommittedOffset(offset=1, committed_ms=0)
+        ),
+        0,
+    ).key
     assert other is not None
 
     assert summarize(plan(), totals(committed=[Committed(other, 0, 1)])).lags == ()

@@ -11,9 +11,7 @@ from tidelog.spark.ranges import OffsetRange
 TIME_US = 1_700_000_000_000_000
 
 
-def batch_of(
-    offsets: Iterable[int], *, topic: str = "orders", partition: int = 0
-) -> pa.RecordBatch:
+def batch_of(offsets: Iterable[int], *, topic: str = "orders", partition: int = 0) -> pa.RecordBatch:
     """A row for each offset; its value and time tell which."""
     numbers = list(offsets)
     rows = [

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,17 @@ from sqlalchemy.exc import OperationalError
 
 from tests.unit.spark.archive.loop import Cluster, LoopSpark
 from tidelog.client.wire import ConnectionFailed
+from tidelog.faces.cli import archive as cli
 from tidelog.model import Endpoint
 from tidelog.spark.archive import archiving, spans
 from tidelog.spark.archive.archiving import Archiver, NotMoved, Settings
-from tidelog.spark.archive.catalog import load_topic, open_catalog
+from tidelog.spark.archive.catalog import CatalogAway, load_topic, open_catalog
 from tidelog.spark.archive.checking import status, verify
 from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.spans import Span
-from tidelog.spark.archive.tables import Outpaced
+from tidelog.spark.archive.tables import ArchiveError, Outpaced
 from tidelog.spark.ranges import OffsetRange
+from tidelog.spark.tables.waiting import StoppedWaiting
 
 
 @pytest.fixture
@@ -138,9 +141,7 @@ def test_files_of_a_run_that_was_killed_go_with_the_next_one(spark, catalog, clu
     assert len(files_of(archiver, "orders")) == len(load_topic(catalog, "orders").files())
 
 
-def test_a_continuous_archive_waits_for_a_cluster_that_is_away(
-    spark, catalog, cluster, monkeypatch
-):
+def test_a_continuous_archive_waits_for_a_cluster_that_is_away(spark, catalog, cluster, monkeypatch):
     monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.01)
     archiver = begin(spark, catalog, "orders")
     stopping, failures = threading.Event(), iter(range(2))
@@ -179,8 +180,10 @@ def test_the_status_says_how_far_behind_the_archive_is(spark, catalog, cluster):
     shown = status(archiver.tables["orders"], cluster.look_at("", "orders"))
 
     assert [(one.partition, one.archived, one.lag, one.lost, one.rows) for one in shown] == [
-        (0, Span(10, 500), 15, 5, 490), (1, Span(0, 30), 0, 0, 30), (2, None, 5, 0, 0),
-    ]  # fmt: skip
+        (0, Span(10, 500), 15, 5, 490),
+        (1, Span(0, 30), 0, 0, 30),
+        (2, None, 5, 0, 0),
+    ]
     assert status(archiver.tables["orders"], None)[0].lag is None
 
 
@@ -189,8 +192,10 @@ def test_the_status_says_how_far_behind_the_archive_is(spark, catalog, cluster):
 def test_an_archive_that_is_killed_again_and_again_has_every_record_once(seed):
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.spark.archive.fire", str(seed)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert done.returncode == 0, done.stderr
     assert "archived once" in done.stdout
@@ -223,3 +228,51 @@ def test_a_catalog_that_is_away_is_waited_for_and_nothing_comes_twice(
     assert [(one.first, one.last) for one in table.files()] == [(0, 39)]
     assert "pay will be tried again" in caplog.text
     assert "the database is down" in caplog.text
+
+
+def test_a_continuous_archive_waits_for_a_catalog_that_is_away_when_it_begins(
+    spark, catalog, cluster, monkeypatch
+):
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.01)
+    create, stopping, failures = SqlCatalog.create_table, threading.Event(), iter(range(3))
+
+    def away(*told: Any, **named: Any) -> Any:
+        for _ in failures:
+            raise OperationalError("create", {}, ConnectionRefusedError("the database is down"))
+        return create(*told, **named)
+
+    monkeypatch.setattr(SqlCatalog, "create_table", away)
+    begin(spark, catalog, "pay").keep_on(0.01, stopping, after=stopping.set)
+
+    assert load_topic(catalog, "pay").spans == {0: Span(0, 40)}
+
+
+def test_a_command_that_goes_on_waits_until_its_catalog_can_be_opened(catalog, monkeypatch):
+    answers = iter([CatalogAway("it is down"), catalog])
+
+    @contextmanager
+    def opened(*_: Any, **__: Any) -> Iterator[Catalog]:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        yield found
+
+    monkeypatch.setattr(cli, "opened", opened)
+    with cli.first_opened("x", None, threading.Event()) as found:
+        assert found is catalog
+
+    answers, stopped = iter([CatalogAway("it is down")]), threading.Event()
+    stopped.set()
+    with pytest.raises(StoppedWaiting), cli.first_opened("x", None, stopped):
+        pass
+    answers = iter([CatalogAway("it is down")])
+    with pytest.raises(CatalogAway), cli.first_opened("x", None, None):
+        pass
+
+
+def test_a_catalog_that_cannot_be_reached_is_away_and_one_that_is_wrong_is_not():
+    with pytest.raises(CatalogAway), open_catalog("s3://b/w", "type=rest,uri=http://127.0.0.1:1"):
+        pass
+    with pytest.raises(ArchiveError) as wrong, open_catalog("s3://b/w", "type=nonsense"):
+        pass
+    assert not isinstance(wrong.value, CatalogAway)

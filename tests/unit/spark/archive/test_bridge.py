@@ -105,9 +105,11 @@ def test_records_that_are_archived_and_trimmed_while_a_read_is_planned_are_found
 ):
     """The planner looks at log and archive one after the other."""
     options = {
-        "kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders", "history": "archive",
+        "kafka.bootstrap.servers": "nowhere:1",
+        "subscribe": "orders",
+        "history": "archive",
         "archive.warehouse": str(tmp_path),
-    }  # fmt: skip
+    }
     planner = Planner(read_options(options, streaming=False))
     place, looks = TopicPartition("orders", 0), iter((100, 150))
 

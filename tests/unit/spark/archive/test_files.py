@@ -39,9 +39,15 @@ def part(file: WrittenFile, start: int, end: int) -> ArchivedRange:
 
 def described(file: WrittenFile, **changes: Any) -> ArchivedFile:
     facts: dict[str, Any] = {
-        "path": file.path, "partition": 0, "first": 10, "last": 509, "first_us": 0, "last_us": 0,
-        "rows": 500, "bytes": file.bytes,
-    }  # fmt: skip
+        "path": file.path,
+        "partition": 0,
+        "first": 10,
+        "last": 509,
+        "first_us": 0,
+        "last_us": 0,
+        "rows": 500,
+        "bytes": file.bytes,
+    }
     return ArchivedFile(**facts | changes)
 
 

@@ -44,14 +44,10 @@ class Shifting(Cluster):
         if topic not in self.topics:
             raise Refused(3, topic)
         spans = dict(self.topics[topic])
-        return Log(
-            topic=topic, id=self.ids[topic], spans=spans, epochs=dict.fromkeys(spans, self.epoch)
-        )
+        return Log(topic=topic, id=self.ids[topic], spans=spans, epochs=dict.fromkeys(spans, self.epoch))
 
     def epoch_ends(self, bootstrap: str, topic: str, epochs: Mapping[int, int]) -> dict[int, int]:
-        return {
-            at: self.cut_at.get(epoch, self.topics[topic][at].end) for at, epoch in epochs.items()
-        }
+        return {at: self.cut_at.get(epoch, self.topics[topic][at].end) for at, epoch in epochs.items()}
 
 
 @pytest.fixture
@@ -98,9 +94,7 @@ def archived(catalog: Catalog, topic: str) -> dict[int, Span]:
 # Topics.
 
 
-def test_a_topic_made_anew_is_not_mixed_with_the_old_one(
-    catalog: Catalog, cluster: Shifting
-) -> None:
+def test_a_topic_made_anew_is_not_mixed_with_the_old_one(catalog: Catalog, cluster: Shifting) -> None:
     running = begin(catalog, "orders")
     running.once()
     cluster.ids["orders"], cluster.topics["orders"] = OTHER, {0: Span(0, 150)}
@@ -201,9 +195,7 @@ def test_what_fails_afterwards_is_tried_again(catalog: Catalog, cluster: Shiftin
 # Logs that were cut.
 
 
-def test_a_log_that_was_cut_and_has_grown_again_is_not_archived(
-    catalog: Catalog, cluster: Shifting
-) -> None:
+def test_a_log_that_was_cut_and_has_grown_again_is_not_archived(catalog: Catalog, cluster: Shifting) -> None:
     running = begin(catalog, "orders")
     running.once()
     cluster.epoch, cluster.cut_at = 1, {0: 90}
@@ -287,9 +279,7 @@ def test_who_forgets_snapshots_does_not_go_on_from_one_with_older_spans(table: T
 # Records that were skipped.
 
 
-def test_records_that_were_skipped_are_still_said_to_be_lost(
-    catalog: Catalog, cluster: Shifting
-) -> None:
+def test_records_that_were_skipped_are_still_said_to_be_lost(catalog: Catalog, cluster: Shifting) -> None:
     begin(catalog, "orders").once()
     cluster.topics["orders"] = {0: Span(150, 200)}
     begin(catalog, "orders", skip_lost=True).once()

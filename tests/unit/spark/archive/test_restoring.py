@@ -13,15 +13,7 @@ from tidelog.spark.archive.catalog import create_topic, load_topic, open_catalog
 from tidelog.spark.archive.changing import Change, read_sql
 from tidelog.spark.archive.logs import Log
 from tidelog.spark.archive.replaying import Replay
-from tidelog.spark.archive.restoring import (
-    Job,
-    Restored,
-    Wish,
-    begin,
-    chosen,
-    prepare_target,
-    restore,
-)
+from tidelog.spark.archive.restoring import Job, Restored, Wish, begin, chosen, prepare_target, restore
 from tidelog.spark.archive.spans import Span
 from tidelog.spark.archive.tables import ArchiveError, TopicTable
 from tidelog.spark.ranges import OffsetRange
@@ -51,9 +43,12 @@ def target(monkeypatch) -> dict[str, Any]:
 
 def job(**spans: Span) -> Job:
     return Job(
-        id="j", topic_id="t", wish="",  chunk_rows=40,
+        id="j",
+        topic_id="t",
+        wish="",
+        chunk_rows=40,
         spans={int(name[1:]): span for name, span in spans.items()},
-    )  # fmt: skip
+    )
 
 
 def test_chunks_are_the_same_whenever_they_are_cut_and_have_everything_once():
@@ -129,9 +124,7 @@ def test_two_restores_that_begin_at_once_are_one_job(table, target):
     assert (first.id, resumed) == (second.id, True)
 
 
-def test_a_restore_that_begins_while_another_prepares_the_target_is_refused(
-    table, target, monkeypatch
-):
+def test_a_restore_that_begins_while_another_prepares_the_target_is_refused(table, target, monkeypatch):
     prepare = restoring.prepare_target
 
     def overtaken(*arguments: Any, **options: Any) -> Log:
@@ -173,9 +166,7 @@ def run(table: TopicTable, **wish: Any) -> Restored:
     return restore(spark, "", table, Wish(target="again", chunk_rows=40, **wish))
 
 
-def test_a_restore_that_another_has_ended_meanwhile_writes_nothing_again(
-    table, target, monkeypatch
-):
+def test_a_restore_that_another_has_ended_meanwhile_writes_nothing_again(table, target, monkeypatch):
     """The same command, twice at once: tasks of the second start after the first has ended."""
     decisions = Decisions(monkeypatch)
     decisions.between = lambda: run(table)
@@ -203,10 +194,7 @@ def test_nothing_to_restore_is_said(table: TopicTable, target):
 
 @pytest.mark.parametrize(
     ("spans", "wish", "complaint"),
-    [
-        ({0: Span(0, 0)}, {}, "--partitions 2"),
-        ({0: Span(0, 3), 1: Span(0, 0)}, {}, "--append"),
-    ],
+    [({0: Span(0, 0)}, {}, "--partitions 2"), ({0: Span(0, 3), 1: Span(0, 0)}, {}, "--append")],
 )
 def test_a_target_that_does_not_fit_is_refused(target, spans, wish, complaint):
     target["spans"] = spans
@@ -232,8 +220,7 @@ def test_a_query_is_a_file_or_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
-    [("nowhere.sql", "no such file"), ("SELECT 1", "must read from `records`")],
+    ("text", "complaint"), [("nowhere.sql", "no such file"), ("SELECT 1", "must read from `records`")]
 )
 def test_a_query_that_cannot_be_is_said(text, complaint):
     with pytest.raises(ConfigError, match=complaint):

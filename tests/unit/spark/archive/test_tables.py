@@ -24,14 +24,7 @@ from tidelog.spark.archive.cleaning import remove_strays
 from tidelog.spark.archive.files import read_archived, verify_file
 from tidelog.spark.archive.merging import merge_archived
 from tidelog.spark.archive.spans import Span
-from tidelog.spark.archive.tables import (
-    RETRIES,
-    ArchiveError,
-    NotArchived,
-    OtherTopic,
-    Outpaced,
-    TopicTable,
-)
+from tidelog.spark.archive.tables import RETRIES, ArchiveError, NotArchived, OtherTopic, Outpaced, TopicTable
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.tables.expiring import Expiry, expire, remove_expired
 
@@ -63,9 +56,7 @@ def test_what_was_committed_is_there_for_whoever_opens_the_catalog(table, tmp_pa
         found = load_topic(again, "orders")
         assert found.spans == {0: Span(0, 100), 1: Span(5, 50)}
         assert found.totals[0] == 145
-        assert rows(found, 1, 0, 99).equals(
-            pa.Table.from_batches([batch_of(range(5, 50), partition=1)])
-        )
+        assert rows(found, 1, 0, 99).equals(pa.Table.from_batches([batch_of(range(5, 50), partition=1)]))
 
 
 def test_any_reader_of_iceberg_has_the_same_rows(table):
@@ -92,8 +83,10 @@ def test_a_range_is_cut_into_tasks_between_files_and_has_no_others(table):
     together = table.ranges([OffsetRange("orders", 0, 150, 301)])
 
     assert [(one.start, one.end, len(one.paths)) for one in parts] == [
-        (150, 200, 1), (200, 300, 1), (300, 301, 1),
-    ]  # fmt: skip
+        (150, 200, 1),
+        (200, 300, 1),
+        (300, 301, 1),
+    ]
     assert [(one.start, one.end, len(one.paths)) for one in together] == [(150, 301, 3)]
     offsets = rows(table, 0, 150, 301).column("offset").to_pylist()
     assert offsets == [*range(151, 200, 3), *range(200, 300, 3), 300]
@@ -210,9 +203,7 @@ def test_small_files_become_one_stretch_of_each_partition_with_the_same_claim(ta
     assert merge_archived(table) == 18
 
     table = table.reload()
-    assert [(one.partition, one.first, one.last) for one in table.files()] == [
-        (0, 0, 88), (1, 0, 89),
-    ]  # fmt: skip
+    assert [(one.partition, one.first, one.last) for one in table.files()] == [(0, 0, 88), (1, 0, 89)]
     assert table.claim == claim
     assert table.miscounted() == []
     assert rows(table, 0, 0, 90).num_rows == 45

@@ -7,14 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelog.records import (
-    Codec,
-    Marker,
-    Record,
-    encode_batch,
-    encode_marker,
-    read_header,
-)
+from tidelog.records import Codec, Marker, Record, encode_batch, encode_marker, read_header
 from tidelog.spark.audit import hashing
 from tidelog.spark.audit.contents import contents_of
 from tidelog.spark.audit.hashing import hash_each
@@ -60,9 +53,7 @@ def test_whatever_is_another_in_a_record_is_another_hash(other):
 def test_what_has_no_key_or_value_says_so():
     found = told(Record(key=None, value=b"v"), Record(key=b"k", value=None))
 
-    assert [(one["key"] is None, one["is_tombstone"]) for one in found] == [
-        (True, False), (False, True),
-    ]  # fmt: skip
+    assert [(one["key"] is None, one["is_tombstone"]) for one in found] == [(True, False), (False, True)]
 
 
 def test_markers_have_no_key_and_tell_commits_from_aborts():

@@ -4,22 +4,27 @@ import pytest
 
 from tidelog.spark.audit.found import Bad, Disorder, Dispute, Found, Gap, Lost, Seen
 from tidelog.spark.audit.judging import Fault, Outcome, judge, right_of
-from tidelog.spark.audit.plan import Plan, Replica
+from tidelog.spark.audit.plan import AuditPlan, Replica
 from tidelog.spark.audit.walk import Kind
 
 STILL = {("t", 0, node) for node in (1, 2, 3)}
 NOTHING = Found([], [], [], [], [], [])
 
 
-def plan(**problems: str) -> Plan:
+def plan(**problems: str) -> AuditPlan:
     replicas = [
         Replica(
-            topic="t", partition=0, node=node, is_leader=node == 1, is_in_sync=True, end=100,
+            topic="t",
+            partition=0,
+            node=node,
+            is_leader=node == 1,
+            is_in_sync=True,
+            end=100,
             problem=problems.get(f"of_{node}", ""),
         )
         for node in (1, 2, 3)
-    ]  # fmt: skip
-    return Plan(cluster_id="c", replicas=tuple(replicas), compacted=frozenset())
+    ]
+    return AuditPlan(cluster_id="c", replicas=tuple(replicas), compacted=frozenset())
 
 
 def bad(kind: Kind, *, is_mended: bool = False) -> Bad:
@@ -36,9 +41,7 @@ def test_replicas_that_agree_are_clean():
     assert verdict.seen["t", 0, 2].records == 50
 
 
-@pytest.mark.parametrize(
-    ("kind", "fault"), [(Kind.BAD, Fault.CORRUPT), (Kind.UNREADABLE, Fault.UNREADABLE)]
-)
+@pytest.mark.parametrize(("kind", "fault"), [(Kind.BAD, Fault.CORRUPT), (Kind.UNREADABLE, Fault.UNREADABLE)])
 def test_damage_is_named_by_topic_partition_node_and_offset(kind, fault):
     verdict = judge(plan(), NOTHING._replace(bad=[bad(kind)]), STILL)
 
@@ -67,9 +70,7 @@ def test_a_replica_that_could_not_be_read_is_no_finding_but_the_audit_is_not_who
 
 def test_a_replica_that_is_gone_by_now_need_not_be_read():
     without = STILL - {("t", 0, 2)}
-    found = NOTHING._replace(
-        bad=[bad(Kind.UNREACHABLE)], gaps=[Gap("t", 0, 2, 5, 9, None, None, [], 1)]
-    )
+    found = NOTHING._replace(bad=[bad(Kind.UNREACHABLE)], gaps=[Gap("t", 0, 2, 5, 9, None, None, [], 1)])
 
     verdict = judge(plan(), found, without)
 

@@ -16,11 +16,7 @@ def batch(base: int, count: int = 10, *, epoch: int = 1) -> bytearray:
 
 def walk(start: int = 0, end: int = 30, *, is_first: bool = True, **more: bool) -> Walk:
     fields = {"is_compacted": False, **more}
-    return Walk(
-        Stretch(
-            topic="t", partition=0, replica=2, start=start, end=end, is_first=is_first, **fields
-        )
-    )
+    return Walk(Stretch(topic="t", partition=0, replica=2, start=start, end=end, is_first=is_first, **fields))
 
 
 def answer(*batches: bytearray, watermark: int = 30) -> Answer:

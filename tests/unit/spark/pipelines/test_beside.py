@@ -81,8 +81,10 @@ def test_a_signal_ends_the_cluster_in_order(tmp_path: Path) -> None:
     arguments = ["start", "--data", str(tmp_path / "data"), "--kafka", "127.0.0.1:0"]
     process = subprocess.Popen(
         [sys.executable, "-m", "tidelog.spark.pipelines.beside", str(tmp_path / "p"), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready ")
 
@@ -95,11 +97,20 @@ def test_a_signal_ends_the_cluster_in_order(tmp_path: Path) -> None:
 def test_a_cluster_that_cannot_start_ends_it_all(tmp_path: Path) -> None:
     ended = subprocess.run(
         [
-            sys.executable, "-m", "tidelog.spark.pipelines.beside", str(tmp_path / "p"),
-            "start", "--data", str(tmp_path / "data"), "--kafka", "nonsense:x",
+            sys.executable,
+            "-m",
+            "tidelog.spark.pipelines.beside",
+            str(tmp_path / "p"),
+            "start",
+            "--data",
+            str(tmp_path / "data"),
+            "--kafka",
+            "nonsense:x",
         ],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
     assert ended.returncode != 0
     assert "nonsense" in ended.stderr

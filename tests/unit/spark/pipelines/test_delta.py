@@ -1,15 +1,20 @@
 """Batches into a Delta table, without a Spark."""
 
+import datetime
 import threading
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from pyspark.sql.types import (
+    BooleanType,
+    DateType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -21,6 +26,7 @@ from pyspark.sql.types import (
 from tests.unit.spark.pipelines.test_iceberg import NORTH, SCHEMA, SOUTH, Frame
 from tidelog.spark.pipelines import delta, iceberg, upserts
 from tidelog.spark.pipelines.delta import DeltaWriter, Place, is_delta_away, written
+from tidelog.spark.pipelines.delta_parts import EmptyPartition
 from tidelog.spark.pipelines.spec import SpecError, parse
 from tidelog.spark.proofs import OtherContent
 from tidelog.spark.tables.counting import RowsMissing
@@ -65,9 +71,7 @@ def test_batches_are_added_and_one_that_is_repeated_is_there_once(place: Place) 
     assert (again.written, again.passed_by) == (0, 1)
 
 
-def test_a_batch_that_is_not_the_one_that_was_written_is_refused(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_batch_that_is_not_the_one_that_was_written_is_refused(place: Place, tmp_path: Path) -> None:
     add(place, Frame([NORTH]), "q1", 3)
 
     with pytest.raises(OtherContent, match=r"batch 2 of query q1 .* the newest .* is 3"):
@@ -136,10 +140,7 @@ def test_new_columns_are_added_and_narrower_values_fit(place: Place) -> None:
 
     add(place, Frame([{"region": "west", "total": 0.5, "count": 3}], other), "q1", 1)
 
-    assert rows(place) == [
-        {**NORTH, "count": None},
-        {"region": "west", "total": 0.5, "count": 3},
-    ]
+    assert rows(place) == [{**NORTH, "count": None}, {"region": "west", "total": 0.5, "count": 3}]
 
 
 def test_other_columns_are_refused_with_what_to_do(place: Place, tmp_path: Path) -> None:
@@ -148,9 +149,6 @@ def test_other_columns_are_refused_with_what_to_do(place: Place, tmp_path: Path)
         place.prepare(text)
     with pytest.raises(SpecError, match=r"has no column more, and `evolve: false` forbids"):
         place.prepare(StructType([*SCHEMA.fields]).add("more", LongType()), evolve=False)
-    DeltaTable.create(tmp_path / "parts", pa.schema([("a", pa.string())]), partition_by=["a"])
-    with pytest.raises(SpecError, match=r"is partitioned by a, which is not supported"):
-        Place(str(tmp_path / "parts")).prepare(StructType().add("a", StringType()))
 
 
 def test_many_batches_leave_few_files(place: Place) -> None:
@@ -218,9 +216,9 @@ def test_a_sink_of_delta_takes_what_makes_sense(tmp_path: Path) -> None:
         }
         parse(document, tmp_path)
 
-    made(upsert=["id"], evolve=False, upkeep=False, options={"s3.region": "eu"})
-    with pytest.raises(SpecError, match=r"sinks\.out\.partition_by has no meaning for delta"):
-        made(partition_by=["a"])
+    made(upsert=["id"], evolve=False, upkeep=False, options={"s3.region": "eu"}, partition_by=["a"])
+    with pytest.raises(SpecError, match=r"sinks\.out\.sort_by has no meaning for delta"):
+        made(sort_by=["a"])
     with pytest.raises(SpecError, match=r"upkeep: of a Delta table it is true or false"):
         made(upkeep={"snapshots": 3})
 
@@ -315,3 +313,93 @@ def test_two_who_add_columns_at_once_both_get_theirs(
 
     names = [field.name for field in place.table().schema().fields]
     assert sorted(names) == sorted({"region", "total", "count", theirs})
+
+
+DAYS = (
+    StructType()
+    .add("day", DateType())
+    .add("region", StringType())
+    .add("paid", BooleanType())
+    .add("n", LongType())
+)
+
+
+def day(of: int, **given: Any) -> dict[str, Any]:
+    return {"day": datetime.date(2026, 1, of), "region": None, "paid": of == 1, "n": 2, **given}
+
+
+def test_rows_are_split_by_the_columns_that_a_table_is_partitioned_by(tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "days"))
+    place.prepare(DAYS, partition_by=("day", "region", "paid"))
+    there = [day(1), day(1, n=7), day(2, region="n/o=r t%h")]
+
+    assert add(place, Frame(there, DAYS), "q1", 0) == 3
+    assert add(place, Frame(there, DAYS), "q1", 0) == 0
+    wider = StructType([*DAYS.fields]).add("more", DoubleType())
+    place.prepare(wider)
+    assert add(place, Frame([day(3, more=0.5)], wider), "q1", 1) == 1
+
+    assert rows(place) == sorted([*({**one, "more": None} for one in there), day(3, more=0.5)], key=str)
+    parts = {tuple(sorted(one.items())) for one in place.table().partitions()}
+    assert len(parts) == 3
+    written = {tuple(pq.read_schema(file).names) for file in (tmp_path / "days").rglob("*.parquet")}
+    assert written == {("n",), ("n", "more")}
+    only = place.table().to_pyarrow_dataset().to_table(filter=pc.field("region") == "n/o=r t%h")
+    assert only["n"].to_pylist() == [2]
+
+
+def test_a_table_keeps_its_partitions_and_a_sink_that_names_none_takes_them(tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "days"))
+    place.prepare(DAYS, partition_by=["day"])
+
+    place.prepare(DAYS)
+    with pytest.raises(SpecError, match=r"is partitioned by day, and partition_by says region"):
+        place.prepare(DAYS, partition_by=["region"])
+    plain = Place(str(tmp_path / "plain"))
+    plain.prepare(DAYS)
+    with pytest.raises(SpecError, match=r"is not partitioned, and partition_by says day"):
+        plain.prepare(DAYS, partition_by=["day"])
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["year(day)"], r"no column year\(day\).* Delta has no transforms"),
+        (["total"], r"total is double; .* cast it in a step"),
+        (["region", "total"], "total is double"),
+        (["region", "count"], "names every column"),
+    ],
+)
+def test_partitions_that_cannot_be_are_refused_before_there_is_a_table(
+    tmp_path: Path, names: list[str], why: str
+) -> None:
+    schema = SCHEMA if "total" in names else StructType().add("region", StringType()).add("count", LongType())
+    with pytest.raises(SpecError, match=why):
+        Place(str(tmp_path / "t")).prepare(schema, partition_by=names)
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_empty_string_that_would_become_null_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    place = Place(str(tmp_path / "t"))
+    place.prepare(SCHEMA, partition_by=["region"])
+
+    with pytest.raises(EmptyPartition, match=r"nullif\(region, ''\)"):
+        add(place, Frame([{"region": "", "total": 1.0}]), "q1", 0)
+    assert place.table().version() == 0
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_files_that_were_merged_go_once_the_table_keeps_them_no_longer(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def vacuum(table: DeltaTable, *, dry_run: bool) -> list[str]:
+        told.append(dry_run)
+        return ["old.parquet"]
+
+    monkeypatch.setattr(DeltaTable, "vacuum", vacuum)
+    for batch in range(delta.COMPACT_EVERY):
+        add(place, Frame([NORTH]), "q1", batch)
+
+    assert told == [True, False]

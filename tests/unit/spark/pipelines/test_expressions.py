@@ -25,9 +25,13 @@ def test_fields_of_json_are_columns_beside_those_of_the_record() -> None:
 
     assert columns[:2] == ["_json.`id`", "_json.`a b`"]
     assert columns[2:] == [
-        "`key` AS _key", "`topic` AS _topic", "`partition` AS _partition", "`offset` AS _offset",
-        "`timestamp` AS _timestamp", "value IS NULL AS _tombstone",
-    ]  # fmt: skip
+        "`key` AS _key",
+        "`topic` AS _topic",
+        "`partition` AS _partition",
+        "`offset` AS _offset",
+        "`timestamp` AS _timestamp",
+        "value IS NULL AS _tombstone",
+    ]
 
 
 def test_a_schema_is_a_literal_whatever_it_says() -> None:
@@ -50,8 +54,10 @@ def test_columns_with_the_names_of_a_record_are_its_parts() -> None:
     sink = Sink(table="t", topic="a")
 
     assert record_parts(sink, ["key", "value", "headers", "other"]) == {
-        "key": "`key`", "value": "`value`", "headers": "`headers`",
-    }  # fmt: skip
+        "key": "`key`",
+        "value": "`value`",
+        "headers": "`headers`",
+    }
     assert record_parts(sink, ["key", "total"])["value"] == "to_json(struct(`total`))"
 
 

@@ -18,9 +18,10 @@ from tidelog.spark.pipelines.spec import Pipeline, Sink, SpecError, parse
 
 URL = "http://127.0.0.1:1"
 ORDER = {
-    "type": "record", "name": "Order",
+    "type": "record",
+    "name": "Order",
     "fields": [{"name": "id", "type": "string"}, {"name": "n", "type": "int"}],
-}  # fmt: skip
+}
 
 
 def made(
@@ -32,20 +33,21 @@ def made(
     return parse(document | ({"registry": registry} if registry else {}), folder)
 
 
-def test_formats_become_options_and_own_options_win(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_formats_become_options_and_own_options_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDELOG_SCHEMA_REGISTRY_USER", "me:secret")
     other = {"Schema.Registry.Url": "http://other", "value.subject": "s"}
     pipeline = made(tmp_path, {"format": "avro"}, {"key_format": "avro", "options": other})
 
     assert format_options(pipeline, pipeline.sources["orders"]) == {
-        "valueFormat": "avro", "schema.registry.url": URL,
+        "valueFormat": "avro",
+        "schema.registry.url": URL,
         "schema.registry.basic.auth.user.info": "me:secret",
-    }  # fmt: skip
+    }
     assert format_options(pipeline, pipeline.sinks["out"]) == {
-        "keyFormat": "avro", "schema.registry.basic.auth.user.info": "me:secret", **other,
-    }  # fmt: skip
+        "keyFormat": "avro",
+        "schema.registry.basic.auth.user.info": "me:secret",
+        **other,
+    }
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,7 @@ def test_a_batch_that_is_not_the_one_that_was_written_is_refused(catalog: Catalo
     assert add(catalog, Frame([SOUTH]), "q1", 3) == 1
 
 
-def test_a_sink_that_verifies_no_replays_passes_over_what_has_a_written_number(
-    catalog: Catalog,
-) -> None:
+def test_a_sink_that_verifies_no_replays_passes_over_what_has_a_written_number(catalog: Catalog) -> None:
     add(catalog, Frame([NORTH]), "q1", 3)
     writer = TableWriter(catalog, "sales.orders", verifies=False)
 
@@ -202,18 +200,14 @@ def test_the_note_stands_in_the_table_and_in_the_snapshot(catalog: Catalog) -> N
     assert snapshot.summary["tidelog.batch-id"] == "3"
 
 
-def test_a_batch_without_rows_makes_no_snapshot_and_leaves_no_files(
-    catalog: Catalog, tmp_path: Path
-) -> None:
+def test_a_batch_without_rows_makes_no_snapshot_and_leaves_no_files(catalog: Catalog, tmp_path: Path) -> None:
     assert add(catalog, Frame([]), "q1", 0) == 0
 
     assert catalog.table("sales.orders").snapshots() == []
     assert list(tmp_path.rglob("*.parquet")) == list(tmp_path.rglob("_SUCCESS")) == []
 
 
-def test_rows_that_were_written_elsewhere_are_missed_and_nothing_is_committed(
-    catalog: Catalog,
-) -> None:
+def test_rows_that_were_written_elsewhere_are_missed_and_nothing_is_committed(catalog: Catalog) -> None:
     class Elsewhere(Frame):
         def parquet(self, location: str) -> None:
             Path(location.removeprefix("file://")).mkdir(parents=True)
@@ -233,9 +227,7 @@ def test_many_batches_do_not_keep_every_version_of_what_is_written_about_the_tab
     assert len(list(tmp_path.rglob("*.metadata.json"))) <= 25
 
 
-def test_hundreds_of_batches_leave_few_files_and_snapshots_and_each_row_once(
-    catalog: Catalog,
-) -> None:
+def test_hundreds_of_batches_leave_few_files_and_snapshots_and_each_row_once(catalog: Catalog) -> None:
     sink = Sink(table="orders", iceberg="sales.orders", upkeep=Upkeep(snapshots=5))
     writer = TableWriter(catalog, "sales.orders", upkeep_of(sink))
     for batch in range(100):
@@ -287,9 +279,7 @@ def test_a_catalog_that_is_away_is_waited_for_and_the_batch_is_there_once(
     assert "waiting for the catalog or the store of table sales.orders" in caplog.text
 
 
-def test_a_stop_ends_the_wait_for_a_catalog(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_ends_the_wait_for_a_catalog(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     Away(monkeypatch, times=1000, does=False)
     patience = Patience(first_seconds=60)
     patience.stop.set()
@@ -323,9 +313,7 @@ def test_a_store_that_spark_cannot_write_to_is_waited_for_if_it_is_away(
     assert rows(catalog) == [NORTH]
 
 
-def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(
-    catalog: Catalog, tmp_path: Path
-) -> None:
+def test_a_writer_that_lost_the_race_for_its_own_batch_adds_nothing(catalog: Catalog, tmp_path: Path) -> None:
     class Overtaken(Frame):
         def parquet(self, location: str) -> None:
             super().parquet(location)
@@ -374,9 +362,7 @@ def partitions(catalog: Catalog) -> dict[Any, int]:
     return found
 
 
-def test_each_file_has_rows_of_one_partition_and_a_repeated_batch_is_there_once(
-    pipeline: Pipeline,
-) -> None:
+def test_each_file_has_rows_of_one_partition_and_a_repeated_batch_is_there_once(pipeline: Pipeline) -> None:
     catalog = partitioned(pipeline, "region")
     frame = Frame([NORTH, SOUTH, NORTH, {"region": None, "total": 3.0}])
 
@@ -400,17 +386,14 @@ def test_small_files_are_merged_with_others_of_their_partition_only(pipeline: Pi
     assert partitions(catalog) == {"north": 20, "south": 20}
     assert len(tasks) <= 24 < 40, "some were merged"
     (largest,) = sorted(
-        (one for one in tasks if one.file.partition[0] == "north"),
-        key=lambda one: one.file.record_count,
+        (one for one in tasks if one.file.partition[0] == "north"), key=lambda one: one.file.record_count
     )[-1:]
     totals = pq.read_table(largest.file.file_path.removeprefix("file://"))["total"].to_pylist()
     assert len(totals) >= 8
     assert totals == sorted(totals, reverse=True), "and stay sorted"
 
 
-def test_rows_of_a_partitioned_table_that_were_written_elsewhere_are_missed(
-    pipeline: Pipeline,
-) -> None:
+def test_rows_of_a_partitioned_table_that_were_written_elsewhere_are_missed(pipeline: Pipeline) -> None:
     catalog = partitioned(pipeline, "bucket(4, region)")
 
     class Elsewhere(Frame):
@@ -451,8 +434,12 @@ def test_a_batch_after_an_evolution_is_written_once_and_old_rows_stay(catalog: C
     add(catalog, Frame([{"region": "west"}], without), "q1", 3)
 
     assert [(one["region"], one["count"]) for one in rows(catalog)] == [
-        ("north", None), ("south", 2**40), ("south", 2), ("south", 3), ("west", None),
-    ]  # fmt: skip
+        ("north", None),
+        ("south", 2**40),
+        ("south", 2),
+        ("south", 3),
+        ("west", None),
+    ]
     tasks = catalog.table("sales.orders").scan().plan_files()
     (narrow,) = (task.file.file_path for task in tasks if "/q2-0-" in task.file.file_path)
     types = pq.read_schema(narrow.removeprefix("file://"))
@@ -549,9 +536,7 @@ def test_who_adds_a_column_while_the_first_batch_is_written_leaves_the_table_rea
     assert rows(catalog) == [{**NORTH, "count": None}, {**SOUTH, "count": 2}]
 
 
-def test_a_table_is_of_the_layout_that_it_has_whatever_its_partitions_are_called(
-    catalog: Catalog,
-) -> None:
+def test_a_table_is_of_the_layout_that_it_has_whatever_its_partitions_are_called(catalog: Catalog) -> None:
     with catalog.table("sales.orders").update_spec() as update:
         update.add_field("region", BucketTransform(4))  # region_bucket_4
     layout = Layout.parse(["bucket(4, region)"], [])

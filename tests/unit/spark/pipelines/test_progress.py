@@ -14,25 +14,36 @@ def report(batch: int = 0, second: int = 0, **changes: Any) -> dict[str, Any]:
         "latestOffset": {"orders": {"0": 40, "1": 5}},
     }
     return {
-        "batchId": batch, "timestamp": f"2026-01-01T00:00:{second:02}.000Z", "batchDuration": 210,
-        "numInputRows": 35, "processedRowsPerSecond": 166.6, "sources": [source],
+        "batchId": batch,
+        "timestamp": f"2026-01-01T00:00:{second:02}.000Z",
+        "batchDuration": 210,
+        "numInputRows": 35,
+        "processedRowsPerSecond": 166.6,
+        "sources": [source],
         "eventTime": {"watermark": "2026-01-01T00:00:00.000Z"},
         "durationMs": {"addBatch": 150, "triggerExecution": 210},
         "stateOperators": [{"numRowsTotal": 4, "numRowsDroppedByWatermark": 2}],
         **changes,
-    }  # fmt: skip
+    }
 
 
 def test_a_report_tells_how_far_a_query_is() -> None:
     state = fold(QueryState(), report())
 
     assert state == QueryState(
-        batch=0, rows=35, rows_per_second=166.6, batch_ms=210, lag=10, state_rows=4, late_rows=2,
+        batch=0,
+        rows=35,
+        rows_per_second=166.6,
+        batch_ms=210,
+        lag=10,
+        state_rows=4,
+        late_rows=2,
         behind=Behind(least=0, most=10, average=5.0),
         durations_ms={"addBatch": 150, "triggerExecution": 210},
-        watermark="2026-01-01T00:00:00.000Z", ends={"orders": {"0": 30, "1": 5}},
+        watermark="2026-01-01T00:00:00.000Z",
+        ends={"orders": {"0": 30, "1": 5}},
         at="2026-01-01T00:00:00.000Z",
-    )  # fmt: skip
+    )
 
 
 def test_rows_are_counted_once_however_often_a_report_is_seen() -> None:

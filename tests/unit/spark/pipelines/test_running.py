@@ -81,9 +81,7 @@ def test_handlers_and_threads_are_as_before_when_it_is_over():
 
 
 @pytest.mark.parametrize("location", ["/data/checkpoints", "file:///data/checkpoints"])
-def test_checkpoints_of_this_machine_are_written_without_a_process_for_each_file(
-    location, monkeypatch
-):
+def test_checkpoints_of_this_machine_are_written_without_a_process_for_each_file(location, monkeypatch):
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
 
     (settings,) = checkpoint_settings(location, {}).items()

@@ -39,8 +39,10 @@ def test_the_files_of_a_test_are_told_apart_by_their_names(pipeline: Pipeline) -
     (pipeline.folder / "tests" / "README").touch()
     first, second = cases(pipeline)
     assert (first.name, set(first.given), set(first.expected)) == (
-        "a", {"orders", "prices"}, {"sums", "out.sink"},
-    )  # fmt: skip
+        "a",
+        {"orders", "prices"},
+        {"sums", "out.sink"},
+    )
     assert (set(second.given), set(second.expected)) == ({"orders"}, {"orders.dead_letter"})
     assert [one.name for one in cases(pipeline, ["b"])] == ["b"]
 
@@ -54,9 +56,7 @@ def test_the_files_of_a_test_are_told_apart_by_their_names(pipeline: Pipeline) -
         ({"a__orders": "", "a__orders_dot_records": "", "a__sums": ""}, "has the rows of orders"),
     ],
 )
-def test_a_test_that_tests_nothing_is_named(
-    pipeline: Pipeline, files: dict[str, str], words: str
-) -> None:
+def test_a_test_that_tests_nothing_is_named(pipeline: Pipeline, files: dict[str, str], words: str) -> None:
     put(pipeline, **files)
     with pytest.raises(SpecError, match=words):
         cases(pipeline)
@@ -70,9 +70,7 @@ def test_a_test_that_is_not_there_is_named(pipeline: Pipeline) -> None:
 
 def test_values_are_taken_as_they_are_and_records_as_they_say(pipeline: Pipeline) -> None:
     put(pipeline, a__orders='{"id": "1"}\n\n{"id"\n', a__sums="")
-    put(
-        pipeline, a__raw='{"key": "k", "value": {"n": 1}, "headers": {"h": "x"}, "offset": 7}\n{}\n'
-    )
+    put(pipeline, a__raw='{"key": "k", "value": {"n": 1}, "headers": {"h": "x"}, "offset": 7}\n{}\n')
     (case,) = cases(pipeline)
     first, second = records_of(case.given["orders"], pipeline.sources["orders"])
     assert (first["value"], first["topic"], first["offset"]) == (b'{"id": "1"}', "orders", 0)
@@ -150,10 +148,15 @@ def test_a_line_ends_where_json_says(text: str, pipeline: Pipeline, tmp_path: Pa
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"timestamp": "x"}', b'{"timestamp": 5}', b'{"headers": [1]}', b'{"partition": "x"}',
-        b'{"value": "\\ud800"}', b'{"value": "\xff"}', b"[" * 100_000,
+        b'{"timestamp": "x"}',
+        b'{"timestamp": 5}',
+        b'{"headers": [1]}',
+        b'{"partition": "x"}',
+        b'{"value": "\\ud800"}',
+        b'{"value": "\xff"}',
+        b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_what_is_no_record_is_told(line: bytes, pipeline: Pipeline, tmp_path: Path) -> None:
     file = tmp_path / "raw.jsonl"
     file.write_bytes(line)

@@ -14,22 +14,27 @@ def pipeline(folder: Path, *files: str) -> Pipeline:
     sources = {"orders": {"topic": "orders"}}
     sinks = {"out": {"from": "step", "topic": "out"}}
     return parse(
-        {"name": "sales", "sources": sources, "steps": [{"python": "step.py"}], "sinks": sinks},
-        folder,
+        {"name": "sales", "sources": sources, "steps": [{"python": "step.py"}], "sinks": sinks}, folder
     )
 
 
 def test_modules_and_packages_go_and_everything_else_stays(tmp_path: Path) -> None:
     made = pipeline(
-        tmp_path, "prices.py", "rules/__init__.py", "rules/north.py", "revenue.sql",
-        "tests/late/rows.py", "state/x.py", "warehouse/y.py", ".venv/z.py", "__pycache__/w.pyc",
-    )  # fmt: skip
+        tmp_path,
+        "prices.py",
+        "rules/__init__.py",
+        "rules/north.py",
+        "revenue.sql",
+        "tests/late/rows.py",
+        "state/x.py",
+        "warehouse/y.py",
+        ".venv/z.py",
+        "__pycache__/w.pyc",
+    )
     assert list(map(str, modules(made))) == ["prices.py", "rules/__init__.py", "rules/north.py"]
     packed = pack(made)
     assert packed is not None
-    assert zipfile.ZipFile(packed).namelist() == [
-        "prices.py", "rules/__init__.py", "rules/north.py",
-    ]  # fmt: skip
+    assert zipfile.ZipFile(packed).namelist() == ["prices.py", "rules/__init__.py", "rules/north.py"]
 
 
 def test_an_archive_has_another_name_only_if_it_has_another_content(tmp_path: Path) -> None:

@@ -102,10 +102,7 @@ SOURCE = {"topic": "orders", "json": "total double"}
             {"sources": {"orders": {"files": "a", "format": "csv", "stream": True}}},
             "sources.orders.schema is missing",
         ),
-        (
-            {"sources": {"orders": {"topic": "a", "dead_letter": "b"}}},
-            "sources.orders.json is missing",
-        ),
+        ({"sources": {"orders": {"topic": "a", "dead_letter": "b"}}}, "sources.orders.json is missing"),
         (
             {"sources": {"orders": {**SOURCE, "dead_letter": "b", "broken": "skip"}}},
             "sources.orders.broken contradicts sources.orders.dead_letter",
@@ -133,9 +130,7 @@ SOURCE = {"topic": "orders", "json": "total double"}
         ({"traffic": {}}, "traffic: Object missing required field topic"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_fix(
-    folder: Path, changes: dict[str, Any], complaint: str
-) -> None:
+def test_what_is_wrong_is_named_with_its_fix(folder: Path, changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(SpecError, match=complaint):
         parse(document(**changes), folder)
 
@@ -170,10 +165,7 @@ def test_changes_need_a_key(folder: Path) -> None:
 
 
 def test_upkeep_is_checked(folder: Path) -> None:
-    for upkeep, complaint in (
-        ({"keep_files": "soon"}, "as `1 hour`"),
-        ({"snapshots": 0}, "least 1"),
-    ):
+    for upkeep, complaint in (({"keep_files": "soon"}, "as `1 hour`"), ({"snapshots": 0}, "least 1")):
         sink = {"from": "big", "iceberg": "a.b", "upkeep": upkeep}
         with pytest.raises(SpecError, match=complaint):
             parse(document(sinks={"large": sink}), folder)

@@ -50,9 +50,7 @@ def test_a_folder_that_never_ran_is_new(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_one_who_runs_is_seen_and_nobody_else_may(
-    tmp_path: Path, runner: "subprocess.Popen[str]"
-) -> None:
+def test_one_who_runs_is_seen_and_nobody_else_may(tmp_path: Path, runner: "subprocess.Popen[str]") -> None:
     seen = state.look(tmp_path)
 
     assert (seen.phase, seen.pid, seen.host) == (Phase.RUNNING, runner.pid, socket.gethostname())
@@ -67,9 +65,7 @@ def test_stopping_ends_it_in_order(tmp_path: Path, runner: "subprocess.Popen[str
     assert runner.wait(20) == 0
 
 
-def test_one_that_was_killed_is_known_to_have_died(
-    tmp_path: Path, runner: "subprocess.Popen[str]"
-) -> None:
+def test_one_that_was_killed_is_known_to_have_died(tmp_path: Path, runner: "subprocess.Popen[str]") -> None:
     runner.kill()
     runner.wait()
 
@@ -86,15 +82,11 @@ def test_a_process_that_only_has_the_same_pid_gets_no_signal(
     sent: list[int] = []
 
     with pytest.raises(NotRunning, match=r"did not write run\.json"):
-        state.stop(
-            tmp_path, seconds_max=1, send=lambda pid, _: sent.append(pid), born_at=lambda _: "later"
-        )
+        state.stop(tmp_path, seconds_max=1, send=lambda pid, _: sent.append(pid), born_at=lambda _: "later")
     assert sent == []
 
 
-def test_one_that_does_not_hear_is_reported(
-    tmp_path: Path, runner: "subprocess.Popen[str]"
-) -> None:
+def test_one_that_does_not_hear_is_reported(tmp_path: Path, runner: "subprocess.Popen[str]") -> None:
     sent: list[tuple[int, int]] = []
 
     with pytest.raises(state.DidNotStop, match=f"process {runner.pid} still runs"):

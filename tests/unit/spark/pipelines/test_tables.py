@@ -23,8 +23,7 @@ org.apache.spark.sql.AnalysisException"""
     [
         (
             ValueError(OF_SPARK),
-            "[UNRESOLVED_COLUMN] A column `nothing` cannot be resolved. Did you mean `id`? line 1 "
-            "pos 7;",
+            "[UNRESOLVED_COLUMN] A column `nothing` cannot be resolved. Did you mean `id`? line 1 pos 7;",
         ),
         (ValueError("it broke === Streaming"), "it broke === Streaming"),
         (ValueError("it broke\n=== Streaming Query ===\nmuch"), "it broke"),

@@ -25,8 +25,10 @@ def topics(**changes: Any) -> dict[str, Topic]:
 
 def test_what_is_written_is_made_and_buckets_are_compacted() -> None:
     assert topics() == {
-        "broken": Topic(), "out": Topic(), "latest": Topic(config={"cleanup.policy": "compact"}),
-    }  # fmt: skip
+        "broken": Topic(),
+        "out": Topic(),
+        "latest": Topic(config={"cleanup.policy": "compact"}),
+    }
 
 
 def test_what_the_pipeline_says_of_a_topic_is_kept() -> None:

@@ -30,10 +30,7 @@ def test_who_was_outpaced_has_failed(tmp_path: Path) -> None:
     table = append(catalog, 0)
     append(catalog, 1)
 
-    with (
-        pytest.raises(CommitFailedException),
-        tried_once(table).transaction() as transaction,
-    ):
+    with pytest.raises(CommitFailedException), tried_once(table).transaction() as transaction:
         transaction.append(table.scan().to_arrow())
 
     assert numbers(catalog.load_table(NAME)) == [0, 1]

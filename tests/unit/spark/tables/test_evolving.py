@@ -43,9 +43,7 @@ def mapped(key: IcebergType, value: IcebergType) -> MapType:
     return MapType(101, key, 102, value, False)
 
 
-INT, LONG, FLOAT, DOUBLE, TEXT = (
-    IntegerType(), LongType(), FloatType(), DoubleType(), StringType()
-)  # fmt: skip
+INT, LONG, FLOAT, DOUBLE, TEXT = (IntegerType(), LongType(), FloatType(), DoubleType(), StringType())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ INT, LONG, FLOAT, DOUBLE, TEXT = (
         (mapped(INT, INT), mapped(LONG, INT), ["a.key is int in the table, and long"]),
         (listed(INT), INT, ["a is list<int> in the table, and int in the source"]),
     ],
-)  # fmt: skip
+)
 def test_a_type_follows_only_where_no_value_is_lost(
     there: IcebergType, comes: IcebergType, told: list[str]
 ) -> None:
@@ -82,9 +80,7 @@ def test_a_type_follows_only_where_no_value_is_lost(
 def test_columns_come_and_stay_and_differ_by_more_than_case() -> None:
     there = schema(a=LONG, b=LONG)
 
-    assert [str(one) for one in changes(there, schema(b=LONG, c=TEXT))] == [
-        "c is new, of type string"
-    ]
+    assert [str(one) for one in changes(there, schema(b=LONG, c=TEXT))] == ["c is new, of type string"]
     (refused,) = changes(there, schema(a=LONG, B=LONG))
     assert str(refused) == "B differs from b of the table in upper and lower case only"
 
@@ -163,9 +159,7 @@ def test_elements_and_values_that_must_not_be_null_may_be() -> None:
     assert not changes(there, there)
 
 
-def test_new_columns_differ_from_each_other_and_from_partitions_by_more_than_case(
-    tmp_path: Path,
-) -> None:
+def test_new_columns_differ_from_each_other_and_from_partitions_by_more_than_case(tmp_path: Path) -> None:
     table = make(tmp_path).load_table(NAME)
     with table.update_spec() as update:
         update.add_field("number", BucketTransform(4), "part")

@@ -7,16 +7,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-from tests.unit.spark.tables.lake import (
-    NAME,
-    SCHEMA,
-    append,
-    append_all,
-    files,
-    make,
-    numbers,
-    on_disk,
-)
+from tests.unit.spark.tables.lake import NAME, SCHEMA, append, append_all, files, make, numbers, on_disk
 from tidelog.spark.tables.expiring import Expiry, expire, remove_expired
 from tidelog.spark.tables.merging import merge_small
 
@@ -47,8 +38,12 @@ def test_who_reads_a_forgotten_snapshot_can_go_on_until_its_time_has_come(merged
 
     remove_expired(merged.load_table(NAME), FEW, now=NOW + 99)
     assert sorted(reader.scan(snapshot_id=first.snapshot_id).to_arrow()["number"].to_pylist()) == [
-        0, 1, 2, 3, 4,
-    ]  # fmt: skip
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
     remove_expired(merged.load_table(NAME), FEW, now=NOW + 100)
     table = merged.load_table(NAME)

@@ -2,23 +2,9 @@
 
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    DoubleType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType, TimestamptzType
 
-from tidelog.spark.tables.layout import (
-    Layout,
-    LayoutError,
-    Partition,
-    Sort,
-    partition_spec,
-    sort_order,
-)
+from tidelog.spark.tables.layout import Layout, LayoutError, Partition, Sort, partition_spec, sort_order
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -42,9 +28,7 @@ SCHEMA = Schema(
         ("truncate(2,region)", Partition("region", "truncate", 2), "region_trunc"),
     ],
 )
-def test_a_partition_is_a_column_or_a_transform_of_one(
-    text: str, partition: Partition, name: str
-) -> None:
+def test_a_partition_is_a_column_or_a_transform_of_one(text: str, partition: Partition, name: str) -> None:
     (found,) = Layout.parse([text], []).partition_by
 
     assert (found, found.name) == (partition, name)

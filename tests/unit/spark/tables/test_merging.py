@@ -38,9 +38,7 @@ def test_a_merge_has_the_columns_that_were_added_since(tmp_path: Path) -> None:
     assert table.scan().to_arrow()["more"].to_pylist() == [None] * 8
 
 
-def test_a_batch_that_comes_in_between_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_comes_in_between_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = make(tmp_path)
     table = append_all(catalog, 8)
     write = merging._write
@@ -75,9 +73,7 @@ def test_a_merge_of_files_that_are_gone_comes_to_nothing(
     assert not [one for one in on_disk(table, ".parquet") if "merged-" in one]
 
 
-def test_a_merge_that_lost_rows_is_not_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_lost_rows_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = make(tmp_path)
     table = append_all(catalog, 8)
     read = merging._read

@@ -60,9 +60,7 @@ def _values(record: Any) -> tuple[Any, ...]:
 
 
 def splitter(*partition_by: str, order: tuple[tuple[str, str], ...] = ()) -> Splitter:
-    return Splitter(
-        SCHEMA, partition_spec(Layout.parse(partition_by, []).partition_by, SCHEMA), order
-    )
+    return Splitter(SCHEMA, partition_spec(Layout.parse(partition_by, []).partition_by, SCHEMA), order)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +111,7 @@ def test_a_table_without_partitions_is_one_part() -> None:
 
 def test_partitions_of_other_engines_are_understood() -> None:
     schema = Schema(
-        NestedField(1, "a", StructType(NestedField(2, "b", LongType()))),
-        NestedField(3, "c", LongType()),
+        NestedField(1, "a", StructType(NestedField(2, "b", LongType()))), NestedField(3, "c", LongType())
     )
     nested = PartitionSpec(
         PartitionField(3, 1000, VoidTransform(), "gone"),

@@ -11,11 +11,15 @@ from tidelog.spark.tables.upkeep import Upkeep
 
 
 def test_snapshots_files_and_metadata_are_bounded_however_many_commits(tmp_path: Path) -> None:
-    catalog = make(tmp_path, properties={
-        "commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "10",
-        "write.metadata.delete-after-commit.enabled": "true",
-        "write.metadata.previous-versions-max": "5",
-    })  # fmt: skip
+    catalog = make(
+        tmp_path,
+        properties={
+            "commit.manifest-merge.enabled": "true",
+            "commit.manifest.min-count-to-merge": "10",
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": "5",
+        },
+    )
     keeping = Upkeep(expiry=Expiry(snapshots=5, keep_seconds=0))
     for number in range(80):
         keeping.after_commit(append(catalog, number))

@@ -39,9 +39,7 @@ def test_a_stop_ends_the_wait() -> None:
         Patience(stop=stop, first_seconds=60).until_there("the store", work)
 
 
-@pytest.mark.parametrize(
-    "error", [FileNotFoundError("x"), CommitFailedException("x"), ValueError()]
-)
+@pytest.mark.parametrize("error", [FileNotFoundError("x"), CommitFailedException("x"), ValueError()])
 def test_what_is_wrong_is_not_waited_for(error: Exception) -> None:
     def work() -> None:
         raise error
@@ -59,10 +57,7 @@ def test_who_is_away_for_too_long_is_given_up() -> None:
 
 
 def test_an_error_of_any_library_is_told_as_one_of_ours() -> None:
-    with (
-        pytest.raises(Away, match="the catalog cannot be reached: 503"),
-        told_as_away("the catalog"),
-    ):
+    with pytest.raises(Away, match="the catalog cannot be reached: 503"), told_as_away("the catalog"):
         raise ServiceUnavailableError("503\nand more")
     assert is_away(Away("x"))
     with pytest.raises(ValueError, match="wrong"), told_as_away("the catalog"):
@@ -83,10 +78,7 @@ class AwsError(Exception):
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
-        self.response = {
-            "Error": {"Code": code},
-            "ResponseMetadata": {"HTTPStatusCode": status},
-        }
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
 def test_a_service_of_aws_that_cannot_be_reached_or_is_overloaded_is_away() -> None:

@@ -1,7 +1,0 @@
-"""Copies of buckets and queues outside of the cluster: what they and nodes say to each other.
-
-    protocol.py   the messages of the replication stream
-    kinds.py      what a copy keeps, by kind of source
-
-Rule: both ends import this; it knows neither sockets nor nodes.
-"""

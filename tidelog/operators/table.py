@@ -1,0 +1,35 @@
+"""All verbs, by name."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.operators import (
+    brokers,
+    configs,
+    elections,
+    group_coordinators,
+    groups,
+    moves,
+    offsets,
+    promotions,
+    quorum,
+    transactions,
+)
+from tidelog.operators.verbs import Verb
+
+VERBS: Final[Mapping[str, Verb]] = {
+    verb.name: verb
+    for family in (
+        configs,
+        brokers,
+        elections,
+        promotions,
+        moves,
+        quorum,
+        groups,
+        group_coordinators,
+        transactions,
+        offsets,
+    )
+    for verb in family.VERBS
+}

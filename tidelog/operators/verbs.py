@@ -1,0 +1,127 @@
+"""A row of the table of verbs.
+
+Rule 1: a row says all that a face needs: nothing of a verb is written a second time.
+Rule 2: the permissions of a row are Kafka's: an operation on a resource. The resource's name is a
+        parameter of the verb; without one, the verb concerns the whole cluster.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tidelog.broker.broker import Broker
+from tidelog.model import NodeId
+
+if TYPE_CHECKING:
+    from tidelog.operators.desk import Desk
+
+CLUSTER_NAME: Final = "kafka-cluster"
+"""The name of the one cluster resource, as Kafka writes it."""
+
+
+class Operation(Enum):
+    """What may be allowed or denied, by Kafka's names."""
+
+    READ = "Read"
+    WRITE = "Write"
+    CREATE = "Create"
+    DELETE = "Delete"
+    ALTER = "Alter"
+    DESCRIBE = "Describe"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+    ALTER_CONFIGS = "AlterConfigs"
+
+
+class Kind(Enum):
+    """What an operation is done to, by Kafka's names."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+    TRANSACTIONAL_ID = "TransactionalId"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One thing that permissions are given for."""
+
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a verb needs: an operation on a resource."""
+
+    operation: Operation
+    kind: Kind
+    parameter: str | None = None
+    """The parameter that names the resource; None for the cluster."""
+
+    def resource(self, asked: Any) -> Resource:
+        """The resource that a request concerns."""
+        name = CLUSTER_NAME if self.parameter is None else getattr(asked, self.parameter)
+        return Resource(self.kind, "" if name is None else str(name))
+
+    def __str__(self) -> str:
+        what = self.kind.value if self.parameter is None else f"{self.kind.value} `{self.parameter}`"
+        return f"{self.operation.value} on {what}"
+
+
+DESCRIBE_CLUSTER: Final = Permission(Operation.DESCRIBE, Kind.CLUSTER)
+ALTER_CLUSTER: Final = Permission(Operation.ALTER, Kind.CLUSTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """How a verb is asked for over HTTP; what is not in the path is in the query or the body."""
+
+    method: str
+    path: str
+    query: tuple[str, ...] = ()
+    """Parameters of the query, where there is a body, too."""
+    body: str | None = None
+    """The parameter that is the whole body; None: an object of all parameters that are left."""
+    status: int = 200
+    id: str = ""
+    """What the operation is called in the description, where the verb had another name before."""
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """Statuses beyond those that any operation may have, and when they are given."""
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    """Statuses of errors, by their codes, where they are not those that any verb has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """One thing that operators can ask for."""
+
+    name: str
+    """Family and verb, such as `groups.reset`."""
+    asks: type[msgspec.Struct]
+    answers: type[msgspec.Struct]
+    do: "Callable[[Desk, Any], Awaitable[Any]]"
+    """Does it, on this node; an error of the broker is raised."""
+    permission: Permission
+    summary: str
+    where: "Callable[[Broker, Any], NodeId | None] | None" = None
+    """The node that can do it; None: any."""
+    is_dangerous: bool = False
+    """Whether records, offsets or availability may be lost by it."""
+    needs_cluster: bool = True
+    """Whether it is refused until the node serves."""
+    is_internal: bool = False
+    """Whether it is a part of other verbs, and only nodes ask each other for it."""
+    http: Http | None = None
+    """None: it cannot be asked for over HTTP."""
+
+    @property
+    def family(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def at_controller(broker: Broker, asked: Any) -> NodeId | None:
+    """The active controller, as this node knows it; this node, where it knows of none."""
+    return broker.member.quorum.raft.leader

@@ -1,0 +1,178 @@
+"""What it costs to check a value by a JSON Schema, before it is checked.
+
+A schema of a few lines can ask for 2 to the power of n checks: each of n parts is a choice between
+the next one and the next one again. Nobody stops the validator once it has begun.
+
+Rule 1: a schema whose parts, each counted as often as it can be reached, are few costs no look at
+        its values. Of others, each value's checks are counted, and too many are refused.
+Rule 2: a part and a place in the value are counted once and remembered: so counting is cheap where
+        checking is not. The validator itself remembers only parts that are inside of themselves.
+        All choices are counted, also those that it leaves out.
+Rule 3: a reference that cannot be followed here, such as one to a standard's own schema, is one part.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+from urllib.parse import unquote
+
+from tidelog.schemas.problems import DoesNotFit
+
+PARTS_MAX: Final = 1000
+FREE: Final = 1_000_000
+"""Checks of one value, about a quarter of a second."""
+PER_PLACE: Final = 100
+
+HERE: Final = ("not", "if", "then", "else", "propertyNames")
+HERE_MANY: Final = ("allOf", "anyOf", "oneOf")
+HERE_NAMED: Final = ("dependentSchemas", "dependencies")
+REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+EACH_MEMBER: Final = ("additionalProperties", "unevaluatedProperties")
+EACH_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
+BELOW_NAMED: Final = ("properties", "patternProperties")
+
+
+class Costs:
+    """Counts the checks of values by one schema; `others` are those that it refers to, by name."""
+
+    def __init__(self, root: Any, others: dict[str, Any]) -> None:
+        self._root = root
+        self._roots: dict[int, Any] = {}
+        """Of each part that is an object, the whole that it is in."""
+        self._named: dict[str, Any] = dict(others)
+        for whole in (root, *others.values()):
+            self._index(whole)
+        self.recursive: set[int] = set()
+        self.is_large = self._parts(root, {}, set()) > PARTS_MAX
+
+    def check(self, value: Any) -> None:
+        """DoesNotFit, if checking a value would take too long."""
+        if self.is_large:
+            _Count(self, FREE + PER_PLACE * _places(value)).cost(self._root, value)
+
+    def _index(self, whole: Any) -> None:
+        left = [whole]
+        while left:
+            one = left.pop()
+            if isinstance(one, dict):
+                self._roots[id(one)] = whole
+                for word in ("$id", "id", "$anchor", "$dynamicAnchor"):
+                    if isinstance(one.get(word), str):
+                        self._named.setdefault(one[word].rstrip("#"), one)
+                left += one.values()
+            elif isinstance(one, list):
+                left += one
+
+    def _parts(self, part: Any, known: dict[int, int], around: set[int]) -> int:
+        """How many parts can be reached, each as often; one that this is inside of is one more."""
+        if not isinstance(part, dict):
+            return 1
+        if id(part) in around:
+            self.recursive.add(id(part))
+            return 1
+        if id(part) not in known:
+            around.add(id(part))
+            found = 1
+            for one in self._inside(part):
+                found += self._parts(one, known, around)
+                if found > PARTS_MAX:
+                    break
+            around.discard(id(part))
+            known[id(part)] = found
+        return known[id(part)]
+
+    def _inside(self, part: dict[str, Any]) -> Iterator[Any]:
+        yield from self.here(part)
+        for word in EACH_MEMBER:
+            yield part.get(word)
+        for word in (*EACH_ITEM, "prefixItems"):
+            yield from _listed(part.get(word))
+        for word in BELOW_NAMED:
+            yield from _values(part.get(word))
+
+    def here(self, part: dict[str, Any]) -> Iterator[Any]:
+        """The parts that apply to the same value."""
+        for word in REFERENCES:
+            if isinstance(part.get(word), str):
+                yield self._resolved(part[word], part)
+        for word in HERE:
+            yield part.get(word)
+        for word in HERE_MANY:
+            yield from _listed(part.get(word))
+        for word in HERE_NAMED:
+            yield from _values(part.get(word))
+
+    def _resolved(self, reference: str, part: dict[str, Any]) -> Any:
+        address, _, fragment = reference.partition("#")
+        found = self._roots.get(id(part), self._root)
+        if address:
+            last = address.rpartition("/")[2]
+            names = (name for name in self._named if name.rpartition("/")[2] == last)
+            found = self._named.get(address) or self._named.get(next(names, ""))
+        if fragment and not fragment.startswith("/"):
+            return self._named.get(fragment)
+        for step in unquote(fragment).split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+                found = found[int(step)]
+            else:
+                found = found.get(step) if isinstance(found, dict) else None
+        return found
+
+
+class _Count:
+    """The count of one value's checks."""
+
+    def __init__(self, schema: Costs, most: int) -> None:
+        self._schema, self._max = schema, most
+        self._known: dict[tuple[int, int], int] = {}
+
+    def cost(self, part: Any, value: Any) -> int:
+        if not isinstance(part, dict):
+            return 1
+        key = id(part), id(value)
+        if key in self._known and key[0] in self._schema.recursive:
+            return 1
+        if key not in self._known:
+            self._known[key] = 1  # while it is counted
+            self._known[key] = self._sum(part, value)
+        found = self._known[key]
+        if found > self._max or len(self._known) > self._max:
+            raise DoesNotFit(f"checking it by its JSON schema would take more than {self._max} steps")
+        return found
+
+    def _sum(self, part: dict[str, Any], value: Any) -> int:
+        found = 1
+        for one in self._schema.here(part):
+            found += self.cost(one, value)
+        if isinstance(value, dict):
+            each = [part[word] for word in EACH_MEMBER if isinstance(part.get(word), dict)]
+            each += _values(part.get("patternProperties"))
+            named = part.get("properties")
+            for name, below in value.items():
+                if isinstance(named, dict) and name in named:
+                    found += self.cost(named[name], below)
+                for one in each:
+                    found += self.cost(one, below)
+        elif isinstance(value, list):
+            each = [one for word in EACH_ITEM for one in _listed(part.get(word)) if isinstance(one, dict)]
+            each += _listed(part.get("prefixItems"))
+            for below in value if each else ():
+                for one in each:
+                    found += self.cost(one, below)
+        return found
+
+
+def _places(value: Any) -> int:
+    """How many values there are in one, with itself."""
+    left = [value]
+    for one in left:
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+    return len(left)
+
+
+def _listed(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
+
+
+def _values(given: Any) -> list[Any]:
+    return list(given.values()) if isinstance(given, dict) else []
