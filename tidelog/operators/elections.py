@@ -83,18 +83,11 @@ def elected(name: TopicPartition, fate: BrokerError | None, leader: NodeId) -> E
 VERBS: Final = (
     Verb(
         name="elections.hold",
-        asks=ElectionWanted,
-        answers=Elections,
         do=elect_leaders,
         where=at_controller,
         permission=ALTER_CLUSTER,
         is_dangerous=True,
         summary="Elect leaders: preferred ones, or any for partitions without a leader.",
-        http=Http(
-            method="POST",
-            path="/v1/elections",
-            id="moves_elect_leaders",
-            errors={404: "There is no such topic."},
-        ),
+        http=Http("POST", "/v1/elections", id="moves_elect_leaders", errors={404: "There is no such topic."}),
     ),
 )

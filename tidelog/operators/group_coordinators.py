@@ -284,8 +284,6 @@ VERBS: Final = (
     Verb(
         name="groups.list_here",
         is_internal=True,
-        asks=ListGroups,
-        answers=Groups,
         do=list_here,
         permission=DESCRIBE_CLUSTER,
         summary="The groups that this node coordinates.",
@@ -293,8 +291,6 @@ VERBS: Final = (
     Verb(
         name="groups.commit",
         is_internal=True,
-        asks=CommitOffsets,
-        answers=OneGroup,
         do=commit,
         where=at_coordinator,
         permission=Permission(Operation.READ, Kind.GROUP, "group"),
@@ -304,8 +300,6 @@ VERBS: Final = (
     Verb(
         name="groups.forget_here",
         is_internal=True,
-        asks=DeleteOffsets,
-        answers=OffsetsDeleted,
         do=forget_here,
         where=at_coordinator,
         permission=_DELETE,
@@ -315,8 +309,6 @@ VERBS: Final = (
     Verb(
         name="groups.look",
         is_internal=True,
-        asks=OneGroup,
-        answers=GroupFound,
         do=look,
         where=at_coordinator,
         permission=Permission(Operation.DESCRIBE, Kind.GROUP, "group"),
@@ -325,8 +317,6 @@ VERBS: Final = (
     Verb(
         name="groups.delete_here",
         is_internal=True,
-        asks=OneGroup,
-        answers=GroupDeleted,
         do=delete_here,
         where=at_coordinator,
         permission=_DELETE,

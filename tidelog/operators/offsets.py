@@ -85,8 +85,6 @@ def leader_of(broker: Broker, name: TopicPartition) -> NodeId:
 FIND: Final = Verb(
     name="offsets.find",
     is_internal=True,
-    asks=FindOffsets,
-    answers=OffsetsFound,
     do=find_here,
     permission=DESCRIBE_CLUSTER,
     summary="Where logs that this node leads begin, end, or have the first record since a time.",

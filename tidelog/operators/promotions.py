@@ -93,16 +93,14 @@ def describe_promotion(found: Promotion, *, dry_run: bool) -> Promoted:
 VERBS: Final = (
     Verb(
         name="partitions.promote",
-        asks=PromoteWanted,
-        answers=Promoted,
         do=promote_partition,
         where=at_controller,
         permission=ALTER_CLUSTER,
         is_dangerous=True,
         summary="Make another replica the leader of a partition.",
         http=Http(
-            method="POST",
-            path="/v1/topics/{topic}/partitions/{partition:int}/promote",
+            "POST",
+            "/v1/topics/{topic}/partitions/{partition:int}/promote",
             id="operations_promote_partition",
             errors={
                 404: "There is no such partition.",

@@ -6,7 +6,7 @@ Rule 2: the permissions of a row are Kafka's: an operation on a resource. The re
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,12 +75,13 @@ DESCRIBE_CLUSTER: Final = Permission(Operation.DESCRIBE, Kind.CLUSTER)
 ALTER_CLUSTER: Final = Permission(Operation.ALTER, Kind.CLUSTER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Http:
     """How a verb is asked for over HTTP; what is not in the path is in the query or the body."""
 
     method: str
     path: str
+    _: KW_ONLY
     query: tuple[str, ...] = ()
     """Parameters of the query, where there is a body, too."""
     body: str | None = None
@@ -100,10 +101,9 @@ class Verb:
 
     name: str
     """Family and verb, such as `groups.reset`."""
-    asks: type[msgspec.Struct]
-    answers: type[msgspec.Struct]
     do: "Callable[[Desk, Any], Awaitable[Any]]"
-    """Does it, on this node; an error of the broker is raised."""
+    """Does it, on this node; an error of the broker is raised. Its signature says what is asked for
+    and what is answered."""
     permission: Permission
     summary: str
     where: "Callable[[Broker, Any], NodeId | None] | None" = None
@@ -116,6 +116,14 @@ class Verb:
     """Whether it is a part of other verbs, and only nodes ask each other for it."""
     http: Http | None = None
     """None: it cannot be asked for over HTTP."""
+
+    asks: type[msgspec.Struct] = field(init=False)
+    answers: type[msgspec.Struct] = field(init=False)
+
+    def __post_init__(self) -> None:
+        types = self.do.__annotations__
+        object.__setattr__(self, "asks", types["asked"])
+        object.__setattr__(self, "answers", types["return"])
 
     @property
     def family(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.api import Call, Operation, tagged
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.queues import PARAMS, SECONDS, request_of
 from tidelog.faces.http.writes import IDEMPOTENCY_REPEAT, seconds_of
@@ -259,81 +259,53 @@ async def replaced(call: Call) -> None:
 
 
 def _listing(path: str, handler: Any, answer: Any, summary: str) -> Operation:
-    return Operation(
-        method="POST",
-        path=path,
-        handler=handler,
-        tag="queues with pointers",
-        body=Listing,
-        answer=answer,
-        summary=summary,
-    )
+    return Operation("POST", path, handler, summary, body=Listing, answer=answer)
 
 
 _MISSING: Final = {404: "There is no such queue."}
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "queues with pointers",
+    Operation("POST", "/create_queue", create_queue, "Create a pointer queue.", body=Nothing, params=PARAMS),
     Operation(
-        method="POST",
-        path="/create_queue",
-        handler=create_queue,
-        tag="queues with pointers",
-        body=Nothing,
-        answer=QueueMade,
-        params=PARAMS,
-        summary="Create a pointer queue.",
-    ),
-    Operation(
-        method="POST",
-        path="/append",
-        handler=append,
-        tag="queues with pointers",
+        "POST",
+        "/append",
+        append,
+        "Append a message to a pointer queue.",
         body=AppendWanted,
-        answer=Appended,
         params=PARAMS,
         errors=_MISSING,
-        summary="Append a message to a pointer queue.",
     ),
     Operation(
-        method="POST",
-        path="/read",
-        handler=read,
-        tag="queues with pointers",
+        "POST",
+        "/read",
+        read,
+        "Read the next message for this client, and advance its pointer.",
         body=ReadWanted,
-        answer=ReadMessage,
         params=(*PARAMS, IDEMPOTENCY_REPEAT),
         errors=_MISSING,
-        summary="Read the next message for this client, and advance its pointer.",
     ),
     Operation(
-        method="POST",
-        path="/delete_queue",
-        handler=delete_queue,
-        tag="queues with pointers",
+        "POST",
+        "/delete_queue",
+        delete_queue,
+        "Delete a pointer queue, its messages and its pointers.",
         body=DeleteWanted,
-        answer=QueueGone,
         params=PARAMS,
         errors=_MISSING,
-        summary="Delete a pointer queue, its messages and its pointers.",
     ),
     Operation(
-        method="POST",
-        path="/broker_info",
-        handler=broker_info,
-        tag="queues with pointers",
-        body=Nothing,
-        summary="Report the id of this node and what it leads.",
+        "POST", "/broker_info", broker_info, "Report the id of this node and what it leads.", body=Nothing
     ),
     _listing("/get_all_queues", get_all_queues, QueueIds, "List the pointer queues."),
     _listing("/get_all_messages", get_all_messages, AllMessages, "List the messages of all pointer queues."),
     _listing("/get_all_pointers", get_all_pointers, AllPointers, "List the pointers of all clients."),
     *(
         Operation(
-            method="POST",
-            path=path,
-            handler=replaced,
-            tag="queues with pointers",
-            summary="Removed: answers 410.",
+            "POST",
+            path,
+            replaced,
+            "Removed: answers 410.",
             is_hidden=True,
             needs_cluster=False,
             errors={410: "Removed: answers 410."},

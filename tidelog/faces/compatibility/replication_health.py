@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from tidelog.broker.broker import Broker
 from tidelog.errors import UnknownTopicOrPartition
-from tidelog.faces.http.api import Call, Operation, Param
+from tidelog.faces.http.api import Call, Operation, Param, tagged
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.standing import PartitionStanding, Standing, Status, Survey, rfc3339, survey
 from tidelog.model import TopicPartition
@@ -209,18 +209,17 @@ def _partition(one: PartitionStanding) -> PartitionHealth:
     )
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "health",
     Operation(
-        method="GET",
-        path="/health/replication",
-        handler=replication_health,
-        tag="health",
+        "GET",
+        "/health/replication",
+        replication_health,
+        "Report the state of replication, in the terms of a master and its replicas.",
         params=(
             Param(name="topic", doc="Only this topic; else all that the node holds."),
             Param(name="partition", kind=int, least=0, doc="Only this partition of it."),
         ),
-        answer=Health,
-        summary="Report the state of replication, in the terms of a master and its replicas.",
         errors={404: "There is no such partition, or this node holds none of it."},
     ),
 )

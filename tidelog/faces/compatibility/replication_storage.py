@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from tidelog.errors import BrokerError
-from tidelog.faces.http.api import Call, Operation, Param
+from tidelog.faces.http.api import Call, Operation, Param, tagged
 from tidelog.faces.http.paging import AFTER_PLACE, LIMIT, page_places
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.standing import followers_of
@@ -195,15 +195,14 @@ async def gone(call: Call) -> None:
     )
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    TAG,
     Operation(
-        method="POST",
-        path=_FETCH,
-        handler=fetch_replication,
-        tag=TAG,
+        "POST",
+        _FETCH,
+        fetch_replication,
+        "Read a leader's log, above the high watermark too, for the owner of a replica.",
         body=FetchWanted,
-        answer=Fetched,
-        summary="Read a leader's log, above the high watermark too, for the owner of a replica.",
         errors={
             403: "`followerId` holds no replica.",
             404: "There is no such partition.",
@@ -211,29 +210,19 @@ OPERATIONS: Final = (
         },
     ),
     Operation(
-        method="GET",
-        path="/api/v1/storage/lag",
-        handler=lag,
-        tag=TAG,
-        answer=LagReport,
+        "GET",
+        "/api/v1/storage/lag",
+        lag,
+        "Report the lag of the followers of this node's leaders, by partition.",
         params=(
             Param(name="topic", doc="Only of this topic."),
             Param(name="partition", kind=int, least=0, doc="Only of this partition."),
             LIMIT,
             AFTER_PLACE,
         ),
-        summary="Report the lag of the followers of this node's leaders, by partition.",
     ),
     *(
-        Operation(
-            method="POST",
-            path=path,
-            handler=gone,
-            tag=TAG,
-            is_hidden=True,
-            needs_cluster=False,
-            summary="Removed: replicas pull.",
-        )
+        Operation("POST", path, gone, "Removed: replicas pull.", is_hidden=True, needs_cluster=False)
         for path in ("/api/v1/storage/replicate", "/replicate")
     ),
 )

@@ -9,9 +9,9 @@ Rule 3: what changes something takes `application/json`, or another type that a 
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -73,7 +73,7 @@ class Param:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path."""
 
@@ -83,14 +83,16 @@ class Operation:
     """As `edge.routes` reads it: `/v1/topics/{topic}/partitions/{partition:int}`."""
     handler: Handler
     summary: str
-    tag: str
+    _: KW_ONLY
+    tag: str = ""
+    """Under which heading it is described; `tagged` gives it to the operations of a module."""
     params: Sequence[Param] = ()
     body: Any = None
     """The type of a JSON body (a Struct); None if there is none, or if the handler reads it."""
     raw_body: Sequence[str] = ()
     """Content types of bodies that the handler reads by itself."""
     answer: Any = None
-    """The type of the JSON answer, for the description."""
+    """The type of the JSON answer, for the description; by default the Struct that the handler returns."""
     media_type: str = JSON
     """What the answer is, where it is not JSON."""
     status: int = 200
@@ -105,9 +107,25 @@ class Operation:
     is_hidden: bool = False
     """Left out of the description: what older programs ask for, and are told what replaced it."""
 
+    def __post_init__(self) -> None:
+        if self.answer is None:
+            object.__setattr__(self, "answer", _struct_of(self.handler))
+
     @property
     def takes(self) -> frozenset[str]:
         return frozenset(param.name for param in self.params if not param.is_header)
+
+
+def _struct_of(handler: Handler) -> Any:
+    """The Struct that a handler returns, as its signature says."""
+    kind = getattr(handler, "__annotations__", {}).get("return")
+    kinds = [one for one in (kind, *get_args(kind)) if isinstance(one, type)]
+    return next((one for one in kinds if issubclass(one, msgspec.Struct)), None)
+
+
+def tagged(tag: str, *operations: Operation) -> tuple[Operation, ...]:
+    """The operations of a module, described under one heading."""
+    return tuple(replace(one, tag=tag) for one in operations)
 
 
 class Call:

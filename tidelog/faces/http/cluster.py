@@ -16,7 +16,7 @@ import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.controller.image import PartitionImage, TopicImage
-from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.api import JSON, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Response
 from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.operators.brokers import brokers_of
@@ -40,14 +40,14 @@ async def get_cluster(call: Call) -> Response:
 
 TOPICS: Final = Param(name="topics", doc="Names between commas; empty for none. All by default.")
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "cluster",
     Operation(
-        method="GET",
-        path="/v1/cluster",
-        handler=get_cluster,
-        tag="cluster",
+        "GET",
+        "/v1/cluster",
+        get_cluster,
+        "Describe brokers, quorum and every partition, as this node knows them.",
         params=(TOPICS,),
-        summary="Describe brokers, quorum and every partition, as this node knows them.",
     ),
 )
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Final
 
-from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.api import Call, Operation, tagged
 from tidelog.faces.http.edge.messages import Response
 
 HTML: Final = "text/html"
@@ -46,15 +46,15 @@ def _sum(page: bytes, element: bytes) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(found).digest()).decode()}'"
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "description",
     Operation(
-        method="GET",
-        path="/docs",
-        handler=show_docs,
-        tag="description",
+        "GET",
+        "/docs",
+        show_docs,
+        "Show this description as a page.",
         needs_cluster=False,
         media_type=HTML,
         is_hidden=True,
-        summary="Show this description as a page.",
     ),
 )

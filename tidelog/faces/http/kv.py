@@ -20,7 +20,7 @@ from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.copies.views.kv import Change, Entry
 from tidelog.errors import BrokerError, TopicAlreadyExists, UnknownTopicOrPartition
-from tidelog.faces.http.api import Call, Operation, Param, json_answer
+from tidelog.faces.http.api import Call, Operation, Param, json_answer, tagged
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.values import show_key, show_stored
@@ -471,83 +471,60 @@ def _shown(entry: Entry, token: str = "") -> Found:
 _KEY: Final = "/v1/kv/{bucket}/{key:path}"
 _STALE: Final = {404: "There is no such bucket.", 409: "The key has another version."}
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "key-value",
     Operation(
-        method="GET",
-        path=_KEY,
-        handler=get_key,
-        tag="key-value",
-        answer=Found,
+        "GET",
+        _KEY,
+        get_key,
+        "Get a key.",
         params=(CONSISTENCY, TOKEN),
         errors={404: "There is no such bucket or key."},
-        summary="Get a key.",
     ),
     Operation(
-        method="PUT",
-        path=_KEY,
-        handler=put_key,
-        tag="key-value",
+        "PUT",
+        _KEY,
+        put_key,
+        "Set a key, with an optional time to live, and optionally only at a given version.",
         body=PutWanted,
-        answer=Put,
         params=WRITE_PARAMS,
         errors=_STALE,
-        summary="Set a key, with an optional time to live, and optionally only at a given version.",
     ),
+    Operation("DELETE", _KEY, delete_key, "Delete a key.", params=(IF_VERSION, *WRITE_PARAMS), errors=_STALE),
     Operation(
-        method="DELETE",
-        path=_KEY,
-        handler=delete_key,
-        tag="key-value",
-        answer=Deleted,
-        params=(IF_VERSION, *WRITE_PARAMS),
-        errors=_STALE,
-        summary="Delete a key.",
-    ),
-    Operation(
-        method="POST",
-        path="/v1/kv/{bucket}:batch",
-        handler=write_batch,
-        tag="key-value",
+        "POST",
+        "/v1/kv/{bucket}:batch",
+        write_batch,
+        "Change many keys; those of one partition atomically.",
         body=BatchWanted,
-        answer=Results,
         params=WRITE_PARAMS,
         errors={404: "There is no such bucket."},
-        summary="Change many keys; those of one partition atomically.",
     ),
     Operation(
-        method="GET",
-        path="/v1/kv",
-        handler=list_buckets,
-        tag="key-value",
-        answer=Buckets,
-        params=(LIMIT, AFTER),
-        summary="List the buckets: every compacted topic.",
+        "GET", "/v1/kv", list_buckets, "List the buckets: every compacted topic.", params=(LIMIT, AFTER)
     ),
     Operation(
-        method="PUT",
-        path="/v1/kv/{bucket}",
-        handler=make_bucket,
-        tag="key-value",
+        "PUT",
+        "/v1/kv/{bucket}",
+        make_bucket,
+        "Create a bucket if it does not exist.",
         body=BucketWanted,
         answer=Bucket,
         status=201,
-        summary="Create a bucket if it does not exist.",
         errors={200: "It was there."},
     ),
     Operation(
-        method="DELETE",
-        path="/v1/kv/{bucket}",
-        handler=drop_bucket,
-        tag="key-value",
-        summary="Delete a bucket and all its keys.",
+        "DELETE",
+        "/v1/kv/{bucket}",
+        drop_bucket,
+        "Delete a bucket and all its keys.",
         errors={404: "There is no such bucket."},
     ),
     Operation(
-        method="GET",
-        path="/v1/kv/{bucket}",
-        handler=list_keys,
-        tag="key-value",
-        answer=Entries,
+        "GET",
+        "/v1/kv/{bucket}",
+        list_keys,
+        "List the keys of a bucket, in order.",
         params=(
             Param(name="prefix", doc="Only keys that begin with it."),
             Param(name="values", kind=bool, default=True, doc="Whether values are wanted, too."),
@@ -555,7 +532,6 @@ OPERATIONS: Final = (
             AFTER,
             CONSISTENCY,
         ),
-        summary="List the keys of a bucket, in order.",
         errors={404: "There is no such bucket."},
     ),
 )

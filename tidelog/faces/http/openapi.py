@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog import __version__
-from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.api import JSON, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Response
 from tidelog.faces.http.problems import MEDIA_TYPE
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -194,23 +194,12 @@ def _answer(operation: Operation, schemas: Schemas, status: int, words: str) -> 
     return {"description": words, "content": {kind: {"schema": schema}}}
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "description",
     Operation(
-        method="GET",
-        path="/openapi.json",
-        handler=get_description,
-        tag="description",
-        needs_cluster=False,
-        summary="This description, in OpenAPI 3.1.",
+        "GET", "/openapi.json", get_description, "This description, in OpenAPI 3.1.", needs_cluster=False
     ),
     Operation(
-        method="GET",
-        path="/",
-        handler=go_to_the_page,
-        tag="description",
-        needs_cluster=False,
-        status=307,
-        is_hidden=True,
-        summary="Redirect to /docs.",
+        "GET", "/", go_to_the_page, "Redirect to /docs.", needs_cluster=False, status=307, is_hidden=True
     ),
 )

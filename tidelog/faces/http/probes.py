@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.api import Call, Operation, tagged
 from tidelog.faces.http.health import warning, why_not_ready
 from tidelog.faces.http.problems import Problem
 
@@ -21,22 +21,21 @@ async def ready(call: Call) -> dict[str, Any]:
     return answer
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "health",
     Operation(
-        method="GET",
-        path="/health/live",
-        handler=live,
-        tag="health",
+        "GET",
+        "/health/live",
+        live,
+        "Whether the process runs and its event loop responds.",
         needs_cluster=False,
-        summary="Whether the process runs and its event loop responds.",
     ),
     Operation(
-        method="GET",
-        path="/health/ready",
-        handler=ready,
-        tag="health",
-        needs_cluster=False,
-        summary="Whether the node can serve; 503 says what is missing. Also reports a full disk, and "
+        "GET",
+        "/health/ready",
+        ready,
+        "Whether the node can serve; 503 says what is missing. Also reports a full disk, and "
         "partitions that the node leads and cannot read.",
+        needs_cluster=False,
     ),
 )

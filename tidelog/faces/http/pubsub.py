@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tidelog.faces.http.api import EVENTS, Call, Operation, Param
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Request, Send
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
@@ -113,41 +113,31 @@ PARAMS: Final = (
     ),
 )
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "pub/sub",
+    Operation("GET", "/v1/pubsub/stats", stats, "Count the subscribers at all nodes."),
     Operation(
-        method="GET",
-        path="/v1/pubsub/stats",
-        handler=stats,
-        tag="pub/sub",
-        answer=Subscribers,
-        summary="Count the subscribers at all nodes.",
-    ),
-    Operation(
-        method="POST",
-        path="/v1/pubsub/{topic}",
-        handler=publish,
-        tag="pub/sub",
+        "POST",
+        "/v1/pubsub/{topic}",
+        publish,
+        "Publish a message to all present subscribers; nothing is kept.",
         body=Told,
-        answer=Heard,
-        summary="Publish a message to all present subscribers; nothing is kept.",
     ),
     Operation(
-        method="GET",
-        path="/v1/pubsub",
-        handler=subscribe_events,
-        tag="pub/sub",
+        "GET",
+        "/v1/pubsub",
+        subscribe_events,
+        "Subscribe to topics or patterns, by server-sent events.",
         params=PARAMS,
         answer=Said,
         media_type=EVENTS,
-        summary="Subscribe to topics or patterns, by server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET,
-        path="/v1/pubsub",
-        handler=subscribe_socket,
-        tag="pub/sub",
+        WEB_SOCKET,
+        "/v1/pubsub",
+        subscribe_socket,
+        "Subscribe to topics or patterns, over a WebSocket.",
         params=PARAMS,
         answer=Said,
-        summary="Subscribe to topics or patterns, over a WebSocket.",
     ),
 )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from tidelog.faces.http.api import JSON, Call, Operation, Param
+from tidelog.faces.http.api import JSON, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Request, Response
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem, problem_of
@@ -357,21 +357,20 @@ KEYS_DECODED: Final = Param(
     doc="How keys are shown: as text if they are, else in base64; or decoded, as values are.",
 )
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "records",
     Operation(
-        method="POST",
-        path="/v1/topics/{topic}/records",
-        handler=write_records,
-        tag="records",
+        "POST",
+        "/v1/topics/{topic}/records",
+        write_records,
+        "Write records, or one record whose value is the body.",
         body=RecordsWanted,
         raw_body=RAW,
-        answer=RecordsPlaced,
         params=(
             Param(name="key", doc="Of the one record, if the body is its value."),
             Param(name="partition", kind=int, least=0, doc="Of the one record, if the body is its value."),
             *WRITE_PARAMS,
         ),
-        summary="Write records, or one record whose value is the body.",
         errors=_TOPIC_UNKNOWN
         | {
             413: "What goes to one partition is more than `max.message.bytes`.",
@@ -380,10 +379,10 @@ OPERATIONS: Final = (
         },
     ),
     Operation(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition:int}/records",
-        handler=read_records,
-        tag="records",
+        "GET",
+        "/v1/topics/{topic}/partitions/{partition:int}/records",
+        read_records,
+        "Read records of a partition, and wait for them if there are none.",
         answer=RecordsFound,
         params=(
             Param(name="offset", kind=int, least=0, doc="The first wanted; the log's start."),
@@ -414,7 +413,6 @@ OPERATIONS: Final = (
                 doc="Whether records of open and aborted transactions are left out.",
             ),
         ),
-        summary="Read records of a partition, and wait for them if there are none.",
         errors={
             404: "There is no such partition.",
             416: "The log does not hold the offset; `log_start` and `high_watermark` are told.",

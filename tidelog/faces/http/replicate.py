@@ -28,7 +28,7 @@ from tidelog.copies.stream.protocol import (
     SyncStart,
 )
 from tidelog.errors import BrokerError, InvalidRequest, UnknownTopicOrPartition
-from tidelog.faces.http.api import LINES, Call, Operation
+from tidelog.faces.http.api import LINES, Call, Operation, tagged
 from tidelog.faces.http.edge.messages import StreamingResponse
 from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
 from tidelog.faces.http.problems import Problem
@@ -448,40 +448,37 @@ def _status(copy: Copy) -> str:
     return "in_sync" if copy.acknowledged >= copy.sent else "lagging"
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "replication stream",
     Operation(
-        method=WEB_SOCKET,
-        path="/v1/replicate",
-        handler=replicate_socket,
-        tag="replication stream",
-        summary="Copy a bucket, a queue, a room or a topic: hello, sync, entries, acks.",
+        WEB_SOCKET,
+        "/v1/replicate",
+        replicate_socket,
+        "Copy a bucket, a queue, a room or a topic: hello, sync, entries, acks.",
     ),
     Operation(
-        method="POST",
-        path="/v1/replicate",
-        handler=replicate_lines,
-        tag="replication stream",
+        "POST",
+        "/v1/replicate",
+        replicate_lines,
+        "Copy a bucket, a queue, a room or a topic, as one long answer of JSON lines.",
         body=ReplicateWanted,
         media_type=LINES,
-        summary="Copy a bucket, a queue, a room or a topic, as one long answer of JSON lines.",
     ),
     Operation(
-        method="POST",
-        path="/v1/replicate/ack",
-        handler=acknowledge,
-        tag="replication stream",
+        "POST",
+        "/v1/replicate/ack",
+        acknowledge,
+        "Acknowledge how far a copy that reads lines has got.",
         body=AckWanted,
         errors={
             400: "The replica copies several sources, and none is named.",
             404: "No such replica copies from this node.",
         },
-        summary="Acknowledge how far a copy that reads lines has got.",
     ),
     Operation(
-        method="GET",
-        path="/v1/replicate/replicas",
-        handler=list_copies,
-        tag="replication stream",
-        summary="List the copies that read from this node, and their positions.",
+        "GET",
+        "/v1/replicate/replicas",
+        list_copies,
+        "List the copies that read from this node, and their positions.",
     ),
 )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from tidelog.broker.broker import Broker
 from tidelog.faces.compatibility.replication_metrics import replication_metrics
 from tidelog.faces.exposition import METRICS_TYPE, Page
-from tidelog.faces.http.api import Call, Operation
+from tidelog.faces.http.api import Call, Operation, tagged
 from tidelog.faces.http.cluster import TOPICS, wanted_topics
 from tidelog.faces.http.edge.messages import Response
 from tidelog.faces.http.scrub import scrub_document, scrub_families
@@ -94,24 +94,17 @@ async def get_metrics(call: Call) -> Response:
     return Response(await metrics_text(call.broker), media_type=METRICS_TYPE)
 
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "replication",
     Operation(
-        method="GET",
-        path="/v1/replication",
-        handler=get_replication,
-        tag="replication",
-        params=(TOPICS,),
-        summary="Report the followers of this node's leaders, its own replicas that follow, catch-ups "
+        "GET",
+        "/v1/replication",
+        get_replication,
+        "Report the followers of this node's leaders, its own replicas that follow, catch-ups "
         "and the scrubber.",
+        params=(TOPICS,),
     ),
-    Operation(
-        method="GET",
-        path="/metrics",
-        handler=get_metrics,
-        tag="replication",
-        media_type="text/plain",
-        summary="Metrics for Prometheus.",
-    ),
+    Operation("GET", "/metrics", get_metrics, "Metrics for Prometheus.", media_type="text/plain"),
 )
 
 

@@ -15,7 +15,7 @@ import msgspec
 from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
-from tidelog.faces.http.api import EVENTS, Call, Operation, Param, json_answer
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param, json_answer, tagged
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, Source, push_to_socket
@@ -247,25 +247,23 @@ _SUBSCRIBE: Final = (
     Param(name="last-event-id", is_header=True, doc="As browsers send it; stronger than `from`."),
 )
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "rooms",
     Operation(
-        method="POST",
-        path=_ROOM + "/events",
-        handler=publish,
-        tag="rooms",
+        "POST",
+        _ROOM + "/events",
+        publish,
+        "Publish an event in a room.",
         body=NewEvent,
-        answer=EventMade,
         status=201,
         params=WRITE_PARAMS,
         errors=_MISSING,
-        summary="Publish an event in a room.",
     ),
     Operation(
-        method="GET",
-        path=_ROOM + "/events",
-        handler=history,
-        tag="rooms",
-        answer=Events,
+        "GET",
+        _ROOM + "/events",
+        history,
+        "Read the history of a room.",
         params=(
             Param(
                 name="from",
@@ -276,64 +274,39 @@ OPERATIONS: Final = (
             Param(name="wait_ms", kind=int, default=0, least=0, most=30_000, doc="How long to wait for one."),
         ),
         errors=_MISSING,
-        summary="Read the history of a room.",
     ),
     Operation(
-        method="GET",
-        path=_ROOM + "/subscribe",
-        handler=subscribe_events,
-        tag="rooms",
+        "GET",
+        _ROOM + "/subscribe",
+        subscribe_events,
+        "Subscribe to a room, by server-sent events.",
         params=_SUBSCRIBE,
         answer=EventShown,
         errors=_MISSING,
         media_type=EVENTS,
-        summary="Subscribe to a room, by server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET,
-        path=_ROOM + "/subscribe",
-        handler=subscribe_socket,
-        tag="rooms",
+        WEB_SOCKET,
+        _ROOM + "/subscribe",
+        subscribe_socket,
+        "Subscribe to a room, over a WebSocket.",
         params=_SUBSCRIBE,
         answer=EventShown,
         errors=_MISSING,
-        summary="Subscribe to a room, over a WebSocket.",
     ),
+    Operation("GET", "/v1/rooms", list_rooms, "List the rooms.", params=(LIMIT, AFTER)),
     Operation(
-        method="GET",
-        path="/v1/rooms",
-        handler=list_rooms,
-        tag="rooms",
-        answer=Rooms,
-        params=(LIMIT, AFTER),
-        summary="List the rooms.",
-    ),
-    Operation(
-        method="PUT",
-        path=_ROOM,
-        handler=make_room,
-        tag="rooms",
+        "PUT",
+        _ROOM,
+        make_room,
+        "Create a room.",
         body=RoomWanted,
         answer=RoomShown,
         status=201,
         errors={200: "It was there."},
-        summary="Create a room.",
     ),
     Operation(
-        method="GET",
-        path=_ROOM,
-        handler=get_room,
-        tag="rooms",
-        answer=RoomShown,
-        errors=_MISSING,
-        summary="Describe a room: the length of its history, its listeners.",
+        "GET", _ROOM, get_room, "Describe a room: the length of its history, its listeners.", errors=_MISSING
     ),
-    Operation(
-        method="DELETE",
-        path=_ROOM,
-        handler=drop_room,
-        tag="rooms",
-        errors=_MISSING,
-        summary="Delete a room and its history.",
-    ),
+    Operation("DELETE", _ROOM, drop_room, "Delete a room and its history.", errors=_MISSING),
 )

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from tidelog.errors import BrokerError, UnknownTopicOrPartition
-from tidelog.faces.http.api import EVENTS, Call, Operation, Param
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param, tagged
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
@@ -350,26 +350,25 @@ ERRORS: Final = {
     416: "A log does not hold what the cursor names any more.",
 }
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "streams",
     Operation(
-        method="GET",
-        path="/v1/topics/{topic}/stream",
-        handler=stream_events,
-        tag="streams",
+        "GET",
+        "/v1/topics/{topic}/stream",
+        stream_events,
+        "Stream a topic's records as server-sent events.",
         params=PARAMS,
         answer=RecordStreamed,
         errors=ERRORS,
         media_type=EVENTS,
-        summary="Stream a topic's records as server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET,
-        path="/v1/topics/{topic}/ws",
-        handler=stream_socket,
-        tag="streams",
+        WEB_SOCKET,
+        "/v1/topics/{topic}/ws",
+        stream_socket,
+        "Stream a topic's records over a WebSocket.",
         params=PARAMS,
         answer=RecordStreamed,
         errors=ERRORS,
-        summary="Stream a topic's records over a WebSocket.",
     ),
 )

@@ -18,7 +18,7 @@ from tidelog.controller.decisions import NewTopic
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import ConfigError, InvalidConfig
-from tidelog.faces.http.api import JSON, Call, Operation
+from tidelog.faces.http.api import JSON, Call, Operation, tagged
 from tidelog.faces.http.edge.messages import Response
 from tidelog.faces.http.paging import AFTER, LIMIT, page
 from tidelog.log.directory import encode_id
@@ -202,53 +202,39 @@ def _partition(topic: TopicImage, number: int) -> PartitionDescribed:
 
 _UNKNOWN: Final = {404: "There is no such topic."}
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "topics",
     Operation(
-        method="GET",
-        path="/v1/topics",
-        handler=list_topics,
-        tag="topics",
-        answer=TopicList,
-        params=(LIMIT, AFTER),
-        summary="List the topics by name, a page at a time.",
+        "GET", "/v1/topics", list_topics, "List the topics by name, a page at a time.", params=(LIMIT, AFTER)
     ),
     Operation(
-        method="POST",
-        path="/v1/topics",
-        handler=make_topic,
-        tag="topics",
+        "POST",
+        "/v1/topics",
+        make_topic,
+        "Create a topic.",
         body=TopicWanted,
         answer=TopicDescribed,
         status=201,
-        summary="Create a topic.",
         errors={409: "There is a topic of that name."},
     ),
     Operation(
-        method="GET",
-        path="/v1/topics/{topic}",
-        handler=describe_topic,
-        tag="topics",
+        "GET",
+        "/v1/topics/{topic}",
+        describe_topic,
+        "Describe a topic and its partitions.",
         answer=TopicDescribed,
-        summary="Describe a topic and its partitions.",
         errors=_UNKNOWN,
     ),
     Operation(
-        method="PATCH",
-        path="/v1/topics/{topic}",
-        handler=change_topic,
-        tag="topics",
+        "PATCH",
+        "/v1/topics/{topic}",
+        change_topic,
+        "Add partitions to a topic, or change its settings.",
         body=TopicChange,
         answer=TopicDescribed,
         errors=_UNKNOWN,
-        summary="Add partitions to a topic, or change its settings.",
     ),
     Operation(
-        method="DELETE",
-        path="/v1/topics/{topic}",
-        handler=drop_topic,
-        tag="topics",
-        answer=TopicDropped,
-        summary="Delete a topic and all of its records.",
-        errors=_UNKNOWN,
+        "DELETE", "/v1/topics/{topic}", drop_topic, "Delete a topic and all of its records.", errors=_UNKNOWN
     ),
 )

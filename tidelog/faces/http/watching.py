@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.copies.views.kv import entry_of
-from tidelog.faces.http.api import EVENTS, Call, Operation, Param
+from tidelog.faces.http.api import EVENTS, Call, Operation, Param, tagged
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -103,26 +103,25 @@ _ERRORS: Final = {
     416: "The cursor's place is gone, or deletions that came after it; begin anew.",
 }
 
-OPERATIONS: Final = (
+OPERATIONS: Final = tagged(
+    "key-value",
     Operation(
-        method="GET",
-        path="/v1/kv/{bucket}:watch",
-        handler=watch_events,
-        tag="key-value",
+        "GET",
+        "/v1/kv/{bucket}:watch",
+        watch_events,
+        "Watch the changes of a bucket's keys, by server-sent events.",
         params=PARAMS,
         answer=KeyChanged,
         media_type=EVENTS,
         errors=_ERRORS,
-        summary="Watch the changes of a bucket's keys, by server-sent events.",
     ),
     Operation(
-        method=WEB_SOCKET,
-        path="/v1/kv/{bucket}:watch",
-        handler=watch_socket,
-        tag="key-value",
+        WEB_SOCKET,
+        "/v1/kv/{bucket}:watch",
+        watch_socket,
+        "Watch the changes of a bucket's keys, over a WebSocket.",
         params=PARAMS,
         answer=KeyChanged,
         errors=_ERRORS,
-        summary="Watch the changes of a bucket's keys, over a WebSocket.",
     ),
 )
