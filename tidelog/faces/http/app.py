@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 REQUEST_ID_MAX: Final = 128
+_DIGITS_MAX: Final = 20
+"""Of a length; more could be zeros only, and Python refuses to read very many."""
 
 Serve: TypeAlias = Callable[[Request], Awaitable[Response]]
 Open: TypeAlias = Callable[[WebSocket], Awaitable[None]]
@@ -121,7 +123,7 @@ class App:
             try:
                 bytes_max = request.bytes_max = self._broker.config.http_max_body_bytes
                 length = request.headers.first.get(b"content-length")
-                if length is not None and not (length.strip().isdigit() and int(length) <= bytes_max):
+                if length is not None and not _is_at_most(length, bytes_max):
                     raise BodyTooLong(bytes_max)
                 method = request.method
                 found = self._table.find("GET" if method == "HEAD" else method, request.path)
@@ -168,6 +170,10 @@ class App:
         allowed = [*methods, "HEAD"] if "GET" in methods else methods
         detail = f"{request.path} does not take {request.method}"
         return Problem(405, detail, headers={"allow": ", ".join(allowed)})
+
+
+def _is_at_most(length: bytes, bytes_max: int) -> bool:
+    return len(length) < _DIGITS_MAX and length.strip().isdigit() and int(length) <= bytes_max
 
 
 def make_app(node: "Node") -> App:

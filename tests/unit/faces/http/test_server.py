@@ -18,7 +18,14 @@ from tidelog.config import NodeConfig
 from tidelog.faces.http import server as module
 from tidelog.faces.http.edge.connection import HEAD_BYTES_MAX, PIPELINED_MAX
 from tidelog.faces.http.edge.messages import ClientDisconnect, Request, Response, Send
-from tidelog.faces.http.edge.sockets import FRAGMENTS_MAX, SocketConnection, WebSocket, WebSocketDisconnect
+from tidelog.faces.http.edge.sockets import (
+    FRAGMENTS_MAX,
+    SLICE_BYTES,
+    TURN_FRAMES,
+    SocketConnection,
+    WebSocket,
+    WebSocketDisconnect,
+)
 from tidelog.faces.http.server import Server
 from tidelog.host import system_host
 
@@ -43,6 +50,8 @@ class App:
         path = request.path
         if path == "/unread":
             return Response("unread")
+        if path == "/early":
+            return Stream(self)
         try:
             body = await request.body()
         except ClientDisconnect:
@@ -411,6 +420,20 @@ def test_who_asks_whether_to_go_on_is_told_when_the_body_is_wanted(run):
     run(story)
 
 
+def test_who_asks_whether_to_go_on_is_told_nothing_in_the_middle_of_an_answer(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        head = b"GET /early HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+        writer.write(head)
+        assert (await reader.readuntil(b"data: 1\n\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        stage.server.end_streams()
+
+        assert await reader.read() == b"0\r\n\r\n"
+        writer.close()
+
+    run(story)
+
+
 def test_a_body_that_nobody_reads_does_not_disturb_the_next_request(run):
     async def story(stage):
         reader, writer = await stage.open()
@@ -534,10 +557,9 @@ def frame(opcode: int, payload: bytes, *, is_last: bool = True) -> bytes:
     [
         (frame(1, b"\xff\xfe"), 1007),
         (frame(1, b"", is_last=False) + frame(0, b"", is_last=False) * FRAGMENTS_MAX * 2, 1008),
-        (frame(1, b"x") * 5000, 1008),
         (frame(3, b"x"), 1002),
     ],
-    ids=["text", "fragments", "messages", "opcode"],
+    ids=["text", "fragments", "opcode"],
 )
 def test_what_is_no_message_ends_its_socket_with_a_reason(run, frames, code):
     async def story(stage):
@@ -551,6 +573,68 @@ def test_what_is_no_message_ends_its_socket_with_a_reason(run, frames, code):
         at = said.index(b"\x88")
         assert int.from_bytes(said[at + 2 : at + 4], "big") == code
         writer.close()
+
+    run(story)
+
+
+def test_messages_that_come_at_once_are_all_heard(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(frame(1, b"x") * 5000)
+
+        assert await reader.readexactly(9 * 5000) == b"\x81\x07heard x" * 5000
+        writer.write(frame(8, b"\x03\xe8"))
+
+        assert await reader.read() == b"\x88\x02\x03\xe8"
+        assert await stage.app.ends.get() == "disconnect 1000"
+        writer.close()
+
+    run(story)
+
+
+def test_others_get_their_turns_between_the_frames_of_one_socket(run, monkeypatch):
+    this_turn, most = 0, 0
+    on_frame = SocketConnection._on_frame
+
+    def noted(self, event):
+        nonlocal this_turn, most
+        this_turn += 1
+        most = max(most, this_turn)
+        on_frame(self, event)
+
+    monkeypatch.setattr(SocketConnection, "_on_frame", noted)
+
+    async def story(stage):
+        nonlocal this_turn
+        reader, writer = await stage.open()
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        message = frame(1, b"", is_last=False) + frame(0, b"", is_last=False) * 40 + frame(0, b"")
+        writer.write(message * 1000)
+        said = asyncio.create_task(reader.readexactly(8 * 1000))
+        while not said.done():
+            this_turn = 0
+            await asyncio.sleep(0)
+
+        assert said.result().count(b"heard ") == 1000
+        assert 0 < most < TURN_FRAMES + SLICE_BYTES // len(frame(0, b""))
+        writer.close()
+
+    run(story)
+
+
+def test_a_socket_that_is_closed_meanwhile_parses_no_more(run):
+    async def story(stage):
+        reader, writer = await stage.open()
+        writer.write(UPGRADE)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(frame(1, b"x") * 5000)
+        await reader.readexactly(9)
+        writer.transport.abort()
+
+        assert (await stage.app.ends.get()).startswith("disconnect")
 
     run(story)
 

@@ -347,6 +347,7 @@ class HttpConnection(asyncio.Protocol):
             more += b"connection: close\r\n"
         if request.is_disconnected:
             return
+        request.on_wanted = self._resume_reading  # who asked whether to go on is not told any more
         self.transport.write(b"%bdate: %b\r\n%b\r\n" % (response.head(), self._server.date(), more))
         if request.method == "HEAD":
             return

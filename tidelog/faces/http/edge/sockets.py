@@ -1,7 +1,8 @@
 """WebSockets: what handlers see, and the connection that became one.
 
 Rule 1: `websockets` speaks the protocol, without I/O of its own. What it does not bound is bounded
-        here: fragments of a message, messages that nobody takes, pongs to somebody who does not listen.
+        here: fragments of a message, frames of one turn, pongs to somebody who does not listen. While
+        messages wait to be taken, nothing more is parsed.
 Rule 2: nothing is compressed: the loop has better things to do. No input is worth a line in the log.
 Rule 3: pings find out whether the other side is there. A stop says 1012, and waits a little for the answer.
 """
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 FRAGMENTS_MAX: Final = 1024
 """Pieces of one message: the empty ones would count for nothing otherwise."""
-MESSAGES_MAX: Final = 1024
-"""Messages that came together and nobody has taken."""
 UNREAD_BYTES_MAX: Final = 1024 * 1024
 """What may wait for a client that says something and does not listen."""
 PING_SECONDS: Final = 20.0
@@ -39,8 +38,10 @@ CLOSE_SECONDS_MAX: Final = 10.0
 GONE: Final = 1005
 CONTROLS_MAX: Final = 64
 """Pings and pongs that may come at once."""
-SLICE_BYTES: Final = 4096
+SLICE_BYTES: Final = 2048
 """What is parsed at once: a frame may have six bytes."""
+TURN_FRAMES: Final = 128
+"""After so many frames others get their turn: each keeps the loop for some microseconds."""
 NEVER_OPENED: Final = 1006
 BAD_TEXT: Final = 1007
 TOO_MANY: Final = 1008
@@ -141,10 +142,11 @@ class SocketConnection(asyncio.Protocol):
         """What is heard after the messages."""
         self._heard = asyncio.Event()
         self._fragments: list[bytes] = []
-        self._early = b""
-        """What came before the socket was accepted: no frame is answered before its head."""
         self._controls = 0
         """Pings and pongs of the bytes that came last."""
+        self._unparsed = b""
+        """What came and waits; nothing is read meanwhile. No frame is answered before the head."""
+        self._is_parsing_soon = False
         self._is_text = False
         self._is_reading = True
         self._writable = asyncio.Event()
@@ -191,24 +193,36 @@ class SocketConnection(asyncio.Protocol):
         self._moved_at = self._loop.time()
         if self._answer is None:  # the head, alone and whole
             self._take(data)
-        elif not self._is_open:
-            self._early += data
-            if self._is_reading and not self.transport.is_closing():
-                self._is_reading = False
-                self.transport.pause_reading()
         else:
             self._controls = 0
-            for start in range(0, len(data), SLICE_BYTES):
-                if self.transport.is_closing():
-                    return
-                self._take(data[start : start + SLICE_BYTES])
+            self._unparsed += data
+            self._parse()
 
-    def _take(self, data: bytes) -> None:
+    def _parse(self) -> None:
+        """Take what came, until there are messages; the rest once they are taken."""
+        self._is_parsing_soon = False
+        data, at, frames = self._unparsed, 0, 0
+        while at < len(data) and frames < TURN_FRAMES and self._takes_more:
+            frames += self._take(data[at : at + SLICE_BYTES])
+            at += SLICE_BYTES
+        self._unparsed = data[at:]
+        if self._unparsed or not self._takes_more:
+            self._pause_reading()
+        if self._takes_more:
+            self._resume_reading()
+
+    @property
+    def _takes_more(self) -> bool:
+        return self._is_open and (self._is_closing or not self._messages) and not self.transport.is_closing()
+
+    def _take(self, data: bytes) -> int:
+        """Do what these bytes say; how many frames there were."""
         self._wire.receive_data(data)
         if self._wire.parser_exc is not None:
             self._give_up()
-            return
-        for event in self._wire.events_received():
+            return 0
+        events = self._wire.events_received()
+        for event in events:
             if isinstance(event, WireRequest):
                 self._on_request(event)
             elif isinstance(event, Frame):
@@ -218,6 +232,7 @@ class SocketConnection(asyncio.Protocol):
             head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head.encode() + body)
             self.transport.close()
+        return len(events)
 
     # What the parser says.
 
@@ -278,14 +293,8 @@ class SocketConnection(asyncio.Protocol):
             except UnicodeDecodeError:
                 self._fail(BAD_TEXT, "text must be UTF-8")
                 return
-        if len(self._messages) >= MESSAGES_MAX:
-            self._fail(TOO_MANY, "too many messages that nobody reads")
-            return
         self._messages.append(message)
         self._heard.set()
-        if self._is_reading:
-            self._is_reading = False
-            self.transport.pause_reading()
 
     def _on_close(self) -> None:
         if self._is_closing:
@@ -367,10 +376,7 @@ class SocketConnection(asyncio.Protocol):
         self._wire.send_response(self._answer)
         self._flush()
         self._ping_timer = self._loop.call_later(PING_SECONDS, self._send_ping)
-        if self._early:
-            early, self._early = self._early, b""
-            self._resume_reading()
-            self.data_received(early)
+        self._resume_reading()
 
     async def hear(self) -> str | bytes:
         while not self._messages:
@@ -415,8 +421,18 @@ class SocketConnection(asyncio.Protocol):
         self._resume_reading()
         self._close_timer = self._loop.call_later(seconds_max, self.transport.close)
 
+    def _pause_reading(self) -> None:
+        if self._is_reading and not self.transport.is_closing():
+            self._is_reading = False
+            self.transport.pause_reading()
+
     def _resume_reading(self) -> None:
-        if not self._is_reading and not self.transport.is_closing():
+        """Go on with what is not parsed, or else read on."""
+        if self._unparsed:
+            if not self._is_parsing_soon:
+                self._is_parsing_soon = True
+                self._loop.call_soon(self._parse)
+        elif not self._is_reading and not self.transport.is_closing():
             self._is_reading = True
             self.transport.resume_reading()
 
