@@ -8,6 +8,10 @@ Rule 2: two more identifiers say what the batch was: how many rows, and a digest
 Rule 3: a commit that was outpaced, or of which nobody knows whether it was done, is looked for by
         its note before anything is written again.
 Rule 4: columns are added, never widened: Delta tables of other engines could not be read any more.
+Rule 5: on a local disk a batch's files are synced before the log names them, and the log before the
+        batch counts as written (`delta_disk.py`): it is not written again once its note is found.
+Rule 6: checkpoints of the log are made by upkeep, after it has removed files: a checkpoint forgets
+        what was deleted long ago, and so which files are still to be removed.
 """
 
 import json
@@ -21,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.storage import Storage
+from tidelog.spark.pipelines.delta_disk import sync_commits, sync_written
 from tidelog.spark.pipelines.delta_parts import DeltaSplitter, check_columns, check_partitions, check_values
 from tidelog.spark.pipelines.documents import SpecError
 from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
@@ -30,7 +35,7 @@ from tidelog.spark.tables.writing import WrittenFile, is_sparks_own, write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
     from deltalake.transaction import AddAction, RemoveAction
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMITS_MAX: Final = 20
+REFUSALS_MAX: Final = 2
+"""Failures of a commit that nobody outpaced: the table does not take such a one."""
 COMPACT_EVERY: Final = 20
 NOTE: Final = "tidelog.batch."
 ROWS: Final = "tidelog.rows."
@@ -66,6 +73,9 @@ CONSTRAINTS: Final = "delta.constraints."
 COMPUTED: Final = ("delta.generationExpression", "delta.identity.", "delta.invariants")
 """Of columns whose values the writer has to make, or to check."""
 NOTES_EXPIRE: Final = "delta.setTransactionRetentionDuration"
+RENAMES: Final = "delta.columnMapping.mode"
+"""Where it is on, files call columns by other names than the table; `deltalake` would not."""
+CLEANS_LOG: Final = "delta.enableExpiredLogCleanup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +123,10 @@ class Place:
             table = self.table()
             _check_writable(self.uri, table)
             check_partitions(self.uri, table, named)
+            before = table.version() - 1
             try:
                 _follow(self.uri, table, comes, is_allowed=evolve)
+                sync_commits(self.uri, before, self.table().version())
                 return
             except CommitFailedError:  # somebody else changes the columns, too
                 if attempt == COMMITS_MAX:
@@ -135,6 +147,11 @@ def _check_writable(uri: str, table: "DeltaTable") -> None:
     about = table.metadata()
     if any(key.startswith(CONSTRAINTS) for key in about.configuration):
         raise SpecError(f"delta: {uri} has constraints, which nobody would check; name another")
+    if about.configuration.get(RENAMES, "none") != "none":
+        raise SpecError(
+            f"delta: {uri} has other names for its columns inside of files ({RENAMES}), which is not "
+            "supported: its rows would be read as nulls; name another table"
+        )
     for column in table.schema().fields:
         if any(key.startswith(COMPUTED) for key in column.metadata):
             raise SpecError(
@@ -271,7 +288,7 @@ class DeltaWriter:
         from tidelog.spark.pipelines.iceberg import _pass_by
         from tidelog.spark.pipelines.upserts import latest_changes
 
-        ends = source_ends(self.checkpoint, batch, query=query)
+        ends, refused = source_ends(self.checkpoint, batch, query=query), 0
         for attempt in range(1, COMMITS_MAX + 1):
             table = self.place.table()
             if written(table, query) >= batch:
@@ -280,14 +297,19 @@ class DeltaWriter:
                 if self.verifies:
                     check_replay(table, self.place.uri, query, batch, proof)
                 return 0
+            _check_writable(self.place.uri, table)  # somebody may have changed it meanwhile
+            before = table.version()
             try:
                 write = self._merge if self.key else self._append
                 rows = write(table, frame, query, batch, ends)
             except CommitFailedError:
-                if attempt == COMMITS_MAX:
+                refused = refused + 1 if self.place.table().version() == before else 0
+                if attempt == COMMITS_MAX or refused == REFUSALS_MAX:
                     raise
                 continue
-            self._keep_in_order()
+            if rows:
+                sync_commits(self.place.uri, before, self.place.table().version())
+                self._keep_in_order()
             return rows
         return 0
 
@@ -305,7 +327,12 @@ class DeltaWriter:
                 ]
                 told = note(query, batch, Proof.of_rows(rows, ends))
                 table.create_write_transaction(
-                    actions, "append", table.schema(), partition_by=named, commit_properties=told
+                    actions,
+                    "append",
+                    table.schema(),
+                    partition_by=named,
+                    commit_properties=told,
+                    post_commithook_properties=self._afterwards(),
                 )
                 return rows
         except Exception as error:
@@ -334,6 +361,7 @@ class DeltaWriter:
             rows = sum(one.rows for one in found)
         files = [one._replace(rows=_rows(storage, one.path)) for one in found]
         check_rows(location, written=rows, found=sum(one.rows for one in files))
+        sync_written(storage, [one.path for one in files])
         return [one for one in files if one.rows]
 
     def _action(self, directory: str, file: WrittenFile, values: dict[str, str | None]) -> "AddAction":
@@ -378,6 +406,7 @@ class DeltaWriter:
                 source_alias="source",
                 target_alias="target",
                 commit_properties=note(query, batch, Proof.of_rows(rows, ends)),
+                post_commithook_properties=self._afterwards(),
             )
             .when_matched_delete(f"source.{DELETE}")
             .when_matched_update(changed, f"NOT source.{DELETE}")
@@ -386,21 +415,39 @@ class DeltaWriter:
         )
         return int(rows)
 
+    def _afterwards(self) -> "PostCommitHookProperties":
+        """What `deltalake` does behind a commit: nothing, if upkeep does it (Rule 6)."""
+        from deltalake import PostCommitHookProperties
+
+        cleans = False if self.has_upkeep else None
+        return PostCommitHookProperties(create_checkpoint=not self.has_upkeep, cleanup_expired_logs=cleans)
+
     def _keep_in_order(self) -> None:
-        """Merge small files every so many commits, and remove what was merged before the time for
-        which the table keeps its versions; it never fails a batch."""
+        """Merge small files every so many commits, remove what was merged before the time for which
+        the table keeps its versions, and shorten the log; it never fails a batch."""
         if not self.has_upkeep:
             return
         try:
             table = self.place.table()
             if table.version() % COMPACT_EVERY == 0:
-                table.optimize.compact()
-                if table.vacuum(dry_run=True):  # a round that removes nothing shall be no commit
-                    table.vacuum(dry_run=False)
+                self._tidy(table, table.version())
         except Exception as error:
             logger.warning(
                 "small files of %s were not merged, or old ones not removed: %s", self.place.uri, error
             )
+
+    def _tidy(self, table: "DeltaTable", before: int) -> None:
+        then = self._afterwards()
+        try:
+            table.optimize.compact(post_commithook_properties=then)
+            if table.vacuum(dry_run=True):  # a round that removes nothing shall be no commit
+                table.vacuum(dry_run=False, post_commithook_properties=then)
+        finally:  # a log that is never shortened makes every batch slower
+            table = self.place.table()
+            table.create_checkpoint()
+            if table.metadata().configuration.get(CLEANS_LOG, "true").lower() == "true":
+                table.cleanup_metadata()
+            sync_commits(self.place.uri, before, table.version())
 
 
 def _located(uri: str) -> str:

@@ -3,7 +3,8 @@
 Rule 1: a table keeps the partitions it was made with. A sink that names others is refused; a sink
         that names none takes the table's.
 Rule 2: Delta keeps a partition's values in the log, as text, and not in its files. An empty string
-        is null there: a batch that has one in such a column is refused, not changed.
+        is null there, and so is the name that Hive has for null, once files are merged: a batch
+        that has one in such a column is refused, not changed.
 """
 
 import datetime
@@ -27,15 +28,18 @@ SPLIT_BY: Final = (
     pa.types.is_date32,
     pa.types.is_boolean,
 )
+NULLS: Final = ("", "__HIVE_DEFAULT_PARTITION__")
+"""What is null where it is a partition's value."""
 
 
-class EmptyPartition(TidelogError):
-    """A batch has an empty string where Delta would take it for null; nothing of it was committed."""
+class NullPartition(TidelogError):
+    """A batch has a string where Delta would take it for null; nothing of it was committed."""
 
-    def __init__(self, column: str) -> None:
+    def __init__(self, column: str, value: str) -> None:
         super().__init__(
-            f"delta: column {column}, by which the table is partitioned, has an empty string, which "
-            f"Delta takes for null; say in a step what it shall be, as nullif({column}, '')"
+            f"delta: column {column}, by which the table is partitioned, has "
+            f"{'an empty string' if not value else f'the string {value}'}, which "
+            f"Delta takes for null; say in a step what it shall be, as nullif({column}, '{value}')"
         )
 
 
@@ -68,12 +72,13 @@ def value_text(value: Any) -> str | None:
 
 
 def check_values(rows: pa.Table, columns: Sequence[str]) -> None:
-    """EmptyPartition, if a value would become null."""
+    """NullPartition, if a value would become null."""
     for name in columns:
         column = rows[name] if name in rows.column_names else pa.nulls(0, pa.string())
         is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-        if is_text and pc.any(pc.equal(column, "")).as_py():
-            raise EmptyPartition(name)
+        for value in NULLS if is_text else ():
+            if pc.any(pc.equal(column, value)).as_py():
+                raise NullPartition(name, value)
 
 
 def check_partitions(uri: str, table: "DeltaTable", named: Sequence[str]) -> None:

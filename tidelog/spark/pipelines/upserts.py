@@ -11,12 +11,13 @@ Rule 2: only files that have a changed key are written again; which ones is read
 Rule 3: who was outpaced begins again with the table as it is now: its files were made of another.
 """
 
+import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.connect import parallelism
@@ -42,6 +43,7 @@ DELETE: Final = "_tidelog_delete"
 ORDER: Final = "_tidelog_order"
 ENVELOPE: Final = ("before", "after", "op")
 OFFSETS: Final = ("_offset", "offset")
+_BEFORE_PATH: Final = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*:(//[^/]*)?")
 
 
 def as_changes(sink: Sink, frame: "DataFrame") -> "DataFrame":
@@ -178,7 +180,8 @@ class UpsertWriter:
         storage, first = Storage.of(table.io.properties), tasks[0].file.file_path
         with store_told_as_away(f"the store of table {self.name}", storage, first):
             found = [row[0] for row in hit.select(FILE).distinct().collect()]
-        named = touched_among((task.file.file_path for task in tasks), found)
+        files = [task.file.file_path for task in tasks]
+        named = touched_among(files, found, is_by_spark=all(map(is_sparks_own, files)))
         return [task for task in tasks if task.file.file_path in named]
 
     def _joined(self, there: "DataFrame", latest: "DataFrame", how: str) -> "DataFrame":
@@ -205,18 +208,19 @@ class UpsertWriter:
         return rows if only else rows.drop(FILE)
 
 
-def touched_among(locations: Iterable[str], found: Iterable[str]) -> set[str]:
-    """Which of a table's files Spark has found; SpecError if it found one that is none of them:
-    a file that is not replaced would leave a key with two rows.
+def touched_among(locations: Iterable[str], found: Iterable[str], *, is_by_spark: bool = True) -> set[str]:
+    """Which of a table's files were found; SpecError if one was found that is none of them: a file
+    that is not replaced would leave a key with two rows.
 
-    Spark tells them with escapes, and with fewer slashes.
+    Spark tells them with escapes, and with fewer slashes; our own tasks as the table has them.
     """
-    by_path = {_path(location): location for location in locations}
-    paths = {unquote(_path(one)) for one in found}
-    if unknown := paths - by_path.keys():
+    known = {_path(one) if is_by_spark else one: one for one in locations}
+    told = {unquote(_path(one)) if is_by_spark else one for one in found}
+    if unknown := told - known.keys():
         raise SpecError(f"iceberg: {min(unknown)} was read, and is no file of the table")
-    return {by_path[path] for path in paths}
+    return {known[one] for one in told}
 
 
 def _path(location: str) -> str:
-    return normpath("/" + urlparse(location).path.lstrip("/"))
+    """Without the scheme and the host; what else a URL may have is part of a file's name here."""
+    return normpath("/" + _BEFORE_PATH.sub("", location).lstrip("/"))

@@ -1,6 +1,7 @@
 """Batches into a Delta table, without a Spark."""
 
 import datetime
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from pyspark.sql.types import (
 )
 
 from tests.unit.spark.pipelines.test_iceberg import NORTH, SCHEMA, SOUTH, Frame
+from tidelog.spark.archive import storage
 from tidelog.spark.pipelines import delta, iceberg, upserts
 from tidelog.spark.pipelines.delta import DeltaWriter, Place, is_delta_away, written
-from tidelog.spark.pipelines.delta_parts import EmptyPartition
+from tidelog.spark.pipelines.delta_parts import NullPartition
 from tidelog.spark.pipelines.spec import SpecError, parse
 from tidelog.spark.proofs import OtherContent
 from tidelog.spark.tables.counting import RowsMissing
@@ -379,27 +381,131 @@ def test_partitions_that_cannot_be_are_refused_before_there_is_a_table(
     assert not (tmp_path / "t").exists()
 
 
-def test_an_empty_string_that_would_become_null_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("region", ["", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_string_that_would_become_null_is_refused_and_leaves_nothing(tmp_path: Path, region: str) -> None:
     place = Place(str(tmp_path / "t"))
     place.prepare(SCHEMA, partition_by=["region"])
 
-    with pytest.raises(EmptyPartition, match=r"nullif\(region, ''\)"):
-        add(place, Frame([{"region": "", "total": 1.0}]), "q1", 0)
+    with pytest.raises(NullPartition, match=rf"nullif\(region, '{region}'\)"):
+        add(place, Frame([{"region": region, "total": 1.0}]), "q1", 0)
     assert place.table().version() == 0
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-def test_files_that_were_merged_go_once_the_table_keeps_them_no_longer(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[bool] = []
+def checkpoints(place: Place) -> list[int]:
+    found = Path(place.uri, "_delta_log").glob("*.checkpoint.parquet")
+    return sorted(int(path.name[:20]) for path in found)
 
-    def vacuum(table: DeltaTable, *, dry_run: bool) -> list[str]:
-        told.append(dry_run)
+
+def test_no_checkpoint_forgets_a_merged_file_before_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def vacuum(table: DeltaTable, *, dry_run: bool, **_: Any) -> list[str]:
+        told.append(f"vacuum, dry: {dry_run}, checkpoints: {checkpoints(there)}")
         return ["old.parquet"]
 
+    there = Place(str(tmp_path / "orders"))
+    schema = Schema([Field("region", PrimitiveType("string")), Field("total", PrimitiveType("double"))])
+    often = {"delta.checkpointInterval": "4"}
+    DeltaTable.create(there.uri, schema, configuration=often)
     monkeypatch.setattr(DeltaTable, "vacuum", vacuum)
-    for batch in range(delta.COMPACT_EVERY):
-        add(place, Frame([NORTH]), "q1", batch)
+    monkeypatch.setattr(delta, "COMPACT_EVERY", 4)
 
-    assert told == [True, False]
+    for batch in range(4):
+        add(there, Frame([NORTH]), "q1", batch)
+
+    assert told == ["vacuum, dry: True, checkpoints: []", "vacuum, dry: False, checkpoints: []"]
+    assert checkpoints(there) == [5]
+    assert rows(there) == [NORTH] * 4
+
+
+def test_a_table_without_upkeep_has_checkpoints_as_it_says(tmp_path: Path) -> None:
+    schema = Schema([Field("region", PrimitiveType("string")), Field("total", PrimitiveType("double"))])
+    told = {"delta.checkpointInterval": "2"}
+    DeltaTable.create(str(tmp_path / "orders"), schema, configuration=told)
+
+    add(Place(str(tmp_path / "orders")), Frame([NORTH]), "q1", 0, has_upkeep=False)
+
+    assert checkpoints(Place(str(tmp_path / "orders"))) == [1]
+
+
+def test_rows_that_would_be_read_as_nulls_are_refused_also_where_the_table_changed_meanwhile(
+    place: Place,
+) -> None:
+    add(place, Frame([NORTH]), "q1", 0)
+    log = Path(place.uri) / "_delta_log"
+    first = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    (told,) = (action["metaData"] for action in first if "metaData" in action)
+    told["configuration"] |= {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+    columns = json.loads(told["schemaString"])
+    for at, column in enumerate(columns["fields"], 1):
+        column["metadata"] = {"delta.columnMapping.id": at, "delta.columnMapping.physicalName": f"col-{at}"}
+    told["schemaString"] = json.dumps(columns)
+    actions = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": told}]
+    (log / f"{2:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+    with pytest.raises(SpecError, match=r"delta\.columnMapping\.mode"):
+        add(place, Frame([NORTH]), "q1", 1)
+    with pytest.raises(SpecError, match=r"other names for its columns inside of files"):
+        place.prepare(SCHEMA)
+
+
+@pytest.mark.usefixtures("latest")
+def test_a_commit_that_the_table_does_not_take_is_tried_few_times(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.table().alter.set_table_properties({"delta.appendOnly": "true"})
+    add(place, Frame([NORTH]), "q1", 0)
+    tried: list[int] = []
+    merge = DeltaTable.merge
+
+    def counted(*told: Any, **named: Any) -> Any:
+        tried.append(1)
+        return merge(*told, **named)
+
+    monkeypatch.setattr(DeltaTable, "merge", counted)
+
+    with pytest.raises(CommitFailedError, match="append-only"):
+        add(place, Frame([NORTH]), "q1", 1, key=("region",))
+    assert len(tried) == delta.REFUSALS_MAX
+
+
+@pytest.mark.parametrize("partition_by", [(), ("region",)])
+def test_all_of_a_batch_is_on_its_disk_before_the_table_names_it_and_then_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition_by: tuple[str, ...]
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(storage, "sync_path", lambda path: synced.append(str(path)))
+    place = Place(str(tmp_path / "orders"))
+    place.prepare(SCHEMA, partition_by=partition_by)
+    assert f"{place.uri}/_delta_log/{0:020}.json" in synced
+    commit = DeltaTable.create_write_transaction
+    before: set[str] = set()
+
+    def committed(*told: Any, **named: Any) -> None:
+        before.update(synced)
+        commit(*told, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", committed)
+    add(place, Frame([NORTH, SOUTH]), "q1", 0)
+
+    named = {one.removeprefix("file://") for one in place.table().file_uris()}
+    assert named and named <= before
+    assert f"{place.uri}/_delta_log/{1:020}.json" in synced
+
+
+@pytest.mark.usefixtures("latest")
+def test_what_a_merge_has_written_is_on_its_disk_when_the_batch_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    place = Place(str(tmp_path / "orders"))
+    place.prepare(SCHEMA, partition_by=("region",))
+    monkeypatch.setattr(storage, "sync_path", lambda path: synced.add(str(path)))
+
+    add(place, Frame([{**NORTH, "region": "a b/c"}]), "q1", 0, key=("total",))
+
+    (path,) = Path(place.uri).rglob("*.parquet")
+    assert {str(path), f"{place.uri}/_delta_log/{1:020}.json"} <= synced

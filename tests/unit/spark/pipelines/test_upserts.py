@@ -26,10 +26,20 @@ def test_records_without_a_value_delete_their_key(columns: list[str], deletes: s
         ("file:///a%20b/1.parquet", "file:///a%2520b/1.parquet"),
         ("file:///lake//t/1.parquet", "file:///lake/t/1.parquet"),
         ("/lake/t/1.parquet", "file:///lake/t/1.parquet"),
+        ("file:///lake/k=a#1?b/1.parquet", "file:/lake/k=a%231%3Fb/1.parquet"),
+        ("hdfs://name:8020/lake/1.parquet", "hdfs://name:8020/lake/1.parquet"),
     ],
 )
 def test_a_file_is_known_by_what_spark_calls_it(location: str, found: str) -> None:
     assert touched_among([location, "file:///lake/other.parquet"], [found]) == {location}
+
+
+@pytest.mark.parametrize("names", [("k=a%2Fb", "k=a/b"), ("k=a#1", "k=a#2"), ("k=a?1", "k=a?2")])
+def test_a_file_of_an_object_store_is_known_by_its_very_name(names: tuple[str, str]) -> None:
+    one, other = (f"s3://lake/{name}/1.parquet" for name in names)
+
+    assert touched_among([one, other], [one], is_by_spark=False) == {one}
+    assert touched_among([one, other], [one, other], is_by_spark=False) == {one, other}
 
 
 def test_a_file_that_is_not_of_the_table_is_not_passed_over() -> None:
