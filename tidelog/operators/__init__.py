@@ -3,6 +3,7 @@
     verbs.py         a row: name, parameters, answer, permission, danger, and the function that does it
     desk.py          performs a verb, here or on the node that can; every verb of every face passes here
     values.py        parameters and answers that several families share; pages of long lists
+    topics.py        topics: listed, described, created, changed, deleted
     configs.py       settings of topics and brokers
     elections.py     elections
     promotions.py    a replica that is to lead, planned or by force

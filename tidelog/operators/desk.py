@@ -99,7 +99,8 @@ class Desk:
         """What the verb answers to `principal`; an error of the broker is raised."""
         verb = self._offered(name)
         if self.authorize is not None:
-            self.authorize(principal, verb.permission.operation, verb.permission.resource(asked))
+            for needed in verb.permissions:
+                self.authorize(principal, needed.operation, needed.resource(asked))
         return await self.call(verb, asked)
 
     async def perform_json(self, name: str, asked: bytes, principal: str) -> bytes:

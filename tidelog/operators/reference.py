@@ -38,7 +38,7 @@ def _row(verb: Verb) -> str:
         f"`{verb.name}`{' !' if verb.is_dangerous else ''}",
         "-" if http is None else f"`{http.method} {_path(http.path)}`",
         ", ".join(f"`{one.encode_name}`" for one in msgspec.structs.fields(verb.asks)) or "none",
-        str(verb.permission),
+        ", ".join(map(str, verb.permissions)),
         verb.summary,
     )
     return f"| {' | '.join(cells)} |"

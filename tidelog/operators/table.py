@@ -13,6 +13,7 @@ from tidelog.operators import (
     offsets,
     promotions,
     quorum,
+    topics,
     transactions,
 )
 from tidelog.operators.verbs import Verb
@@ -20,6 +21,7 @@ from tidelog.operators.verbs import Verb
 VERBS: Final[Mapping[str, Verb]] = {
     verb.name: verb
     for family in (
+        topics,
         configs,
         brokers,
         elections,

@@ -106,6 +106,8 @@ class Verb:
     and what is answered."""
     permission: Permission
     summary: str
+    also: Permission | None = None
+    """What is needed, too, where one verb does what Kafka has two operations for."""
     where: "Callable[[Broker, Any], NodeId | None] | None" = None
     """The node that can do it; None: any."""
     is_dangerous: bool = False
@@ -124,6 +126,11 @@ class Verb:
         types = self.do.__annotations__
         object.__setattr__(self, "asks", types["asked"])
         object.__setattr__(self, "answers", types["return"])
+
+    @property
+    def permissions(self) -> tuple[Permission, ...]:
+        """All that is needed."""
+        return (self.permission,) if self.also is None else (self.permission, self.also)
 
     @property
     def family(self) -> str:

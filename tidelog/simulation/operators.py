@@ -172,7 +172,7 @@ def draw_orders(plan: Plan, choose: random.Random) -> list[Fault]:
     orders = []
     for at in moments(choose, rate, plan.chaos_seconds):
         if not turn:
-            turn = [topics.OPERATIONS[1], *choose.sample(VERBS, len(VERBS))][::-1]
+            turn = [topics.OPERATIONS[0], *choose.sample(VERBS, len(VERBS))][::-1]
         operation = turn.pop()
         order = {"asked": draw.node(), "verb": verb_of(operation), "path": draw.path(operation)}
         if (query := _QUERIES.get(name_of(operation))) is not None:

@@ -10,9 +10,10 @@ from tests.unit.broker.node import on_a_node
 from tests.unit.faces.http.test_app import ask
 from tests.unit.faces.http.test_operations import Face
 from tidelog.errors import InvalidRequest, PolicyViolation
-from tidelog.faces.http import verbs
+from tidelog.faces.http import topics, verbs
 from tidelog.faces.http.app import make_app
 from tidelog.operators.table import VERBS
+from tidelog.operators.topics import ChangeTopic
 from tidelog.operators.verbs import CLUSTER_NAME, Kind, Operation, Resource
 
 ROWS = list(VERBS.values())
@@ -24,6 +25,7 @@ SAID: dict[str, Any] = {
     "type": "preferred",
     "balance": True,
     "to": "latest",
+    "name": "n",
     "places": [],
     "offsets": [],
 }
@@ -50,7 +52,7 @@ def test_parameters_and_answers_cross_the_link_between_nodes(verb):
     msgspec.msgpack.Decoder(verb.answers)  # a type that cannot be read is refused here
 
 
-@pytest.mark.parametrize("operation", verbs.OPERATIONS, ids=lambda one: one.verb)
+@pytest.mark.parametrize("operation", [*verbs.OPERATIONS, *topics.OPERATIONS], ids=lambda one: one.verb)
 def test_every_verb_over_http_asks_for_its_permission_before_it_is_done(operation):
     asked: list[tuple[Operation, Resource]] = []
 
@@ -74,6 +76,19 @@ def test_every_verb_over_http_asks_for_its_permission_before_it_is_done(operatio
     ((wanted, resource),) = asked
     assert (wanted, resource.kind) == (permission.operation, permission.kind)
     assert resource.name == (CLUSTER_NAME if permission.parameter is None else resource.name) != ""
+
+
+def test_a_verb_that_is_two_operations_of_kafkas_asks_for_both_permissions():
+    asked: list[Operation] = []
+
+    async def story(node):
+        desk = Face(node).desk
+        desk.authorize = lambda principal, wanted, resource: asked.append(wanted)
+        await node.create("t")
+        await desk.perform("topics.change", ChangeTopic(topic="t", partitions=2), principal="User:ann")
+
+    on_a_node(story)
+    assert asked == [Operation.ALTER, Operation.ALTER_CONFIGS]
 
 
 def _needed(body: Any) -> list[str]:

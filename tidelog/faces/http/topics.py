@@ -1,75 +1,34 @@
-"""Topics over HTTP: listed, made, described, changed and deleted.
+"""What of a topic's verbs is more than a row: its partitions are told, and where a new one is.
 
-Rule 1: what is decided is decided on the newest metadata, whichever node is asked.
-Rule 2: a change of several things is one decision: all of it is done, or nothing.
+Rule: what is asked for passes the desk, as every verb does; a description is sent in slices, for
+there may be very many partitions.
 """
 
 import asyncio
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from tidelog.broker.broker import Broker
-from tidelog.broker.topics import create_topic, delete_topic
-from tidelog.config import TOPIC_SETTINGS, TopicConfig, topic_config
-from tidelog.controller import decisions
-from tidelog.controller.decisions import NewTopic
-from tidelog.controller.image import ClusterImage, TopicImage
-from tidelog.controller.records import MetadataRecord
-from tidelog.errors import ConfigError, InvalidConfig
+from tidelog.controller.image import TopicImage
 from tidelog.faces.http.api import JSON, Call, Operation, tagged
 from tidelog.faces.http.edge.messages import Response
-from tidelog.faces.http.paging import AFTER, LIMIT, page
-from tidelog.log.directory import encode_id
-from tidelog.model import INTERNAL_TOPICS, NO_NODE
+from tidelog.faces.http.verbs import perform
+from tidelog.model import NO_NODE
+from tidelog.operators.topics import (
+    PATH,
+    UNKNOWN,
+    ChangeTopic,
+    OneTopic,
+    TopicChange,
+    TopicListed,
+    TopicWanted,
+)
 
 SLICE: Final = 500
 """Partitions between two breaths: a third of a millisecond."""
 
 _encode: Final = msgspec.json.Encoder().encode
-
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-Setting: TypeAlias = str | bool | int | float
-"""A value as JSON has it, or as its text."""
-
-
-class TopicWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A topic to be made; what it does not say, the cluster's settings do."""
-
-    name: str
-    partitions: Count | None = None
-    replication: Count | None = None
-    config: dict[str, Setting] = msgspec.field(default_factory=dict)
-
-
-class TopicChange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What shall be different."""
-
-    partitions: Count | None = None
-    """How many there shall be; never fewer than there are."""
-    config: dict[str, Setting | None] = msgspec.field(default_factory=dict)
-    """Settings; null takes one back to the cluster's default."""
-
-
-class TopicListed(msgspec.Struct, kw_only=True):
-    """A topic in a list."""
-
-    name: str
-    id: str
-    """As Kafka writes it."""
-    partition_count: int
-    replication: int
-    internal: bool
-    """Whether it is the cluster's own."""
-    config: dict[str, str]
-    """The settings that it has of its own."""
-
-
-class TopicList(msgspec.Struct, kw_only=True):
-    topics: list[TopicListed]
-    next: str | None
-    """Give this as `after` for those that follow; null if there are none."""
 
 
 class PartitionDescribed(msgspec.Struct, kw_only=True):
@@ -88,98 +47,29 @@ class TopicDescribed(TopicListed, kw_only=True):
     partitions: list[PartitionDescribed]
 
 
-class TopicDropped(msgspec.Struct, kw_only=True):
-    name: str
-    deleted: bool = True
-
-
-async def list_topics(call: Call) -> TopicList:
-    topics = call.broker.image.topics
-    names, following = page(topics, limit=call["limit"], after=call["after"])
-    return TopicList(topics=[_listed(topics[name]) for name in names], next=following)
-
-
 async def make_topic(call: Call) -> Response:
-    wanted: TopicWanted = call.body
-    new = NewTopic(
-        name=wanted.name,
-        partitions=wanted.partitions or -1,
-        replication=wanted.replication or -1,
-        config={name: _text(value) for name, value in wanted.config.items()},
-    )
-    await create_topic(call.broker, new)
-    location = {"location": f"/v1/topics/{quote(wanted.name)}"}
-    return Response(await _described(call, wanted.name), 201, headers=location, media_type=JSON)
+    found: TopicListed = await perform(call, "topics.create", call.body)
+    location = {"location": f"/v1/topics/{quote(found.name)}"}
+    return Response(await _described(call, found), 201, headers=location, media_type=JSON)
 
 
 async def describe_topic(call: Call) -> Response:
-    return Response(await _described(call, call.path["topic"]), media_type=JSON)
+    found: TopicListed = await perform(call, "topics.describe", OneTopic(topic=call.path["topic"]))
+    return Response(await _described(call, found), media_type=JSON)
 
 
 async def change_topic(call: Call) -> Response:
     wanted: TopicChange = call.body
-    broker, name = call.broker, call.path["topic"]
-    await broker.metadata.change(lambda image: _change(broker, image, name, wanted))
-    await broker.acted()
-    return Response(await _described(call, name), media_type=JSON)
+    asked = ChangeTopic(topic=call.path["topic"], partitions=wanted.partitions, config=wanted.config)
+    found: TopicListed = await perform(call, "topics.change", asked)
+    return Response(await _described(call, found), media_type=JSON)
 
 
-async def drop_topic(call: Call) -> TopicDropped:
-    topic = await delete_topic(call.broker, call.path["topic"], None)
-    return TopicDropped(name=topic.name)
-
-
-def _change(broker: Broker, image: ClusterImage, name: str, wanted: TopicChange) -> list[MetadataRecord]:
-    topic = decisions.find_topic(image, name)
-    records: list[MetadataRecord] = []
-    if wanted.partitions not in (None, len(topic.partitions)):
-        assert wanted.partitions is not None
-        records.append(decisions.add_partitions(image, name, wanted.partitions, None))
-    if wanted.config:
-        defaults = broker.config.topic_defaults
-        changed = decisions.change_topic_config(
-            image, name=name, config=_merged(topic.config, wanted.config), defaults=defaults
-        )
-        records += [changed, *decisions.eligible_after(image, changed, defaults)]
-    return records
-
-
-def _merged(before: dict[str, str], changes: dict[str, Setting | None]) -> dict[str, str]:
-    after = dict(before)
-    for name, value in changes.items():
-        if value is not None:
-            after[name] = _text(value)
-        elif after.pop(name, None) is None and name not in TOPIC_SETTINGS:
-            try:
-                topic_config({name: ""}, TopicConfig())  # it knows which name was meant
-            except ConfigError as error:
-                raise InvalidConfig(str(error)) from None
-    return after
-
-
-def _text(value: Setting) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _listed(topic: TopicImage) -> TopicListed:
-    return TopicListed(**_facts(topic))
-
-
-def _facts(topic: TopicImage) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "id": encode_id(topic.id),
-        "partition_count": len(topic.partitions),
-        "replication": topic.partitions[0].replication,
-        "internal": topic.name in INTERNAL_TOPICS,
-        "config": topic.config,
-    }
-
-
-async def _described(call: Call, name: str) -> bytes:
-    """A `TopicDescribed`, encoded in slices: there may be very many partitions."""
-    topic = await call.node.services.records.topic(name)
-    parts = [_encode(TopicDescribed(**_facts(topic), partitions=[]))[: -len("]}")]]
+async def _described(call: Call, found: TopicListed) -> bytes:
+    """A `TopicDescribed`, encoded in slices."""
+    topic = await call.node.services.records.topic(found.name)
+    facts = msgspec.structs.asdict(found)
+    parts = [_encode(TopicDescribed(**facts, partitions=[]))[: -len("]}")]]
     count = len(topic.partitions)
     for first in range(0, count, SLICE):
         some = [_partition(topic, n) for n in range(first, min(first + SLICE, count))]
@@ -200,13 +90,8 @@ def _partition(topic: TopicImage, number: int) -> PartitionDescribed:
     )
 
 
-_UNKNOWN: Final = {404: "There is no such topic."}
-
 OPERATIONS: Final = tagged(
     "topics",
-    Operation(
-        "GET", "/v1/topics", list_topics, "List the topics by name, a page at a time.", params=(LIMIT, AFTER)
-    ),
     Operation(
         "POST",
         "/v1/topics",
@@ -216,25 +101,25 @@ OPERATIONS: Final = tagged(
         answer=TopicDescribed,
         status=201,
         errors={409: "There is a topic of that name."},
+        verb="topics.create",
     ),
     Operation(
         "GET",
-        "/v1/topics/{topic}",
+        PATH,
         describe_topic,
         "Describe a topic and its partitions.",
         answer=TopicDescribed,
-        errors=_UNKNOWN,
+        errors=UNKNOWN,
+        verb="topics.describe",
     ),
     Operation(
         "PATCH",
-        "/v1/topics/{topic}",
+        PATH,
         change_topic,
         "Add partitions to a topic, or change its settings.",
         body=TopicChange,
         answer=TopicDescribed,
-        errors=_UNKNOWN,
-    ),
-    Operation(
-        "DELETE", "/v1/topics/{topic}", drop_topic, "Delete a topic and all of its records.", errors=_UNKNOWN
+        errors=UNKNOWN,
+        verb="topics.change",
     ),
 )

@@ -25,11 +25,16 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 """Who asks over HTTP: nobody is asked for a name there."""
 
 
-async def _perform(call: Call, *, verb: Verb, http: Http, in_path: dict[str, Any]) -> Any:
+async def perform(call: Call, name: str, asked: msgspec.Struct) -> Any:
+    """What the verb answers; it passes the desk, which checks who asks."""
     node = call.node
-    if verb.needs_cluster and not node.is_serving:
+    if VERBS[name].needs_cluster and not node.is_serving:
         reason = why_not_ready(node) or "the node is starting"
         raise Problem(503, reason, headers={"retry-after": UNREADY_RETRY_SECONDS})
+    return await node.desk.perform(name, asked, principal=ANONYMOUS)
+
+
+async def _perform(call: Call, *, verb: Verb, http: Http, in_path: dict[str, Any]) -> Any:
     asked = dict(call.params)
     for name, kind in in_path.items():
         asked[name] = _in_path(call, name, kind)
@@ -38,7 +43,7 @@ async def _perform(call: Call, *, verb: Verb, http: Http, in_path: dict[str, Any
     elif call.body is not None:
         asked |= msgspec.structs.asdict(call.body)
     try:
-        return await node.desk.perform(verb.name, verb.asks(**asked), principal=ANONYMOUS)
+        return await perform(call, verb.name, verb.asks(**asked))
     except BrokerError as error:
         problem = problem_of(error)
         problem.status = http.statuses.get(error.code, problem.status)

@@ -16,6 +16,7 @@ from tidelog.faces.http.app import make_app
 from tidelog.faces.http.cluster import SLICE, ClusterView
 from tidelog.faces.http.health import why_not_ready
 from tidelog.model import Endpoint, TopicPartition
+from tidelog.operators.desk import Desk
 from tidelog.simulation.http_door import Door, Message
 
 
@@ -33,7 +34,9 @@ class Answer:
 
 def face(node, *, is_serving=True, is_stopping=False):
     """What the application knows of a node."""
-    return SimpleNamespace(broker=node.broker, is_serving=is_serving, is_stopping=is_stopping)
+    return SimpleNamespace(
+        broker=node.broker, desk=Desk(node.broker), is_serving=is_serving, is_stopping=is_stopping
+    )
 
 
 async def ask(
