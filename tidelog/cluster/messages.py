@@ -256,6 +256,8 @@ class ReplicaProgress(msgspec.Struct, frozen=True, array_like=True):
     """Everything below it is as safe at the follower as the topic demands."""
     promised_start: Offset = NO_OFFSET
     """The follower has noted, durably, that its log will begin there; NO_OFFSET: not yet."""
+    is_synced: bool = True
+    """Whether that is on its disk, and not only in its memory: it may know another `durability`."""
 
 
 class Progress(Message, frozen=True, kw_only=True, tag=True):

@@ -14,7 +14,6 @@ from tidelog.config.topic import min_in_sync_of
 from tidelog.errors import (
     BrokerError,
     CorruptMessage,
-    FencedLeaderEpoch,
     InvalidRequest,
     InvalidTopic,
     MessageTooLarge,
@@ -27,7 +26,6 @@ from tidelog.errors import (
     RequestTimedOut,
     StorageError,
     StorageErrorAfterAppend,
-    UnknownLeaderEpoch,
 )
 from tidelog.host import Bytes, Host, Path
 from tidelog.log.epochs import OFFSET_MAX
@@ -51,6 +49,7 @@ from tidelog.model import (
     ProducerId,
     TopicPartition,
 )
+from tidelog.partition.client_epochs import check_epoch
 from tidelog.partition.cut_tail import CutTail
 from tidelog.partition.follower import Follower
 from tidelog.partition.leader import Leader, Settled, Waiter
@@ -222,11 +221,13 @@ class Partition:
             self._sync_rest()  # what was only written may count no more
         if (leader := self.leader) is not None:
             leader.min_in_sync = min_in_sync_of(config, self._replication)
+            if self.is_held_when_synced and not synced_before:
+                leader.count_what_is_synced(self.log.synced_end)
             self._settle(leader.advance())
             self._refuse_if_short(leader)
             if not self.is_held_when_synced:
                 self._settle(leader.holds(self.me, self.log.written_end))
-        elif not self.is_held_when_synced:
+        else:
             self.on_progress(self)
 
     # Leading.
@@ -294,11 +295,18 @@ class Partition:
             for waiter in leader.take_uncommitted():
                 waiter.settled(error)
 
-    def follower_holds(self, node: NodeId, epoch: Epoch, end: Offset, broker_epoch: int) -> None:
-        """A follower tells how much it holds."""
-        if (leader := self.leader) is not None and leader.epoch == epoch:
+    def follower_holds(
+        self, node: NodeId, epoch: Epoch, end: Offset, broker_epoch: int, *, is_synced: bool = True
+    ) -> None:
+        """A follower tells how much it holds, synced or only written.
+
+        It may not have heard yet that the topic demands syncs: then it will tell again.
+        """
+        counts = is_synced or not self.is_held_when_synced
+        if counts and (leader := self.leader) is not None and leader.epoch == epoch:
             log_end, now = self.log.end, self._host.clock.monotonic()
-            self._settle(leader.holds(node, min(end, log_end), broker_epoch, log_end=log_end, now=now))
+            end = min(end, log_end)
+            self._settle(leader.holds(node, end, broker_epoch, is_synced=is_synced, log_end=log_end, now=now))
 
     def proposal_refused(self, *, certain: bool) -> None:
         """The in-sync set that was proposed did not come through."""
@@ -354,7 +362,7 @@ class Partition:
         leader = self.leader
         if leader is None:
             raise NotLeader(leader=None if self.follower is None else self.follower.leader)
-        _check_epoch(epoch, leader.epoch)
+        check_epoch(epoch, leader.epoch)
         return leader
 
     def readable_end(self, epoch: Epoch, *, followers_too: bool) -> Offset | None:
@@ -366,7 +374,7 @@ class Partition:
         if follower is None or not followers_too:
             leader = self.leading(epoch)
             return leader.high_watermark if leader.knows_watermark else None
-        _check_epoch(epoch, follower.epoch)
+        check_epoch(epoch, follower.epoch)
         return self._last_watermark if follower.is_aligned else None
 
     @property
@@ -875,14 +883,6 @@ class Partition:
     def _tell_log_watchers(self) -> None:
         for watcher in list(self._log_watchers):
             watcher()
-
-
-def _check_epoch(epoch: Epoch, current: Epoch) -> None:
-    """Refuse a client that knows of another epoch; NO_EPOCH if it does not say."""
-    if epoch not in (NO_EPOCH, current):
-        if epoch < current:
-            raise FencedLeaderEpoch(f"epoch {epoch} has passed; it is {current}")
-        raise UnknownLeaderEpoch(f"epoch {epoch} has not come yet; it is {current}")
 
 
 def _always() -> bool:

@@ -78,6 +78,7 @@ class Follower:
         "purges",
         "told",
         "told_start",
+        "told_synced",
         "wanted_start",
         "watermark",
     )
@@ -92,6 +93,8 @@ class Follower:
         """Whether the leader may not know what this replica holds, though nothing has changed."""
         self.told: Offset = -1
         self.told_start: Offset = -1
+        self.told_synced = True
+        """Whether what was told is synced here, and not only written."""
         self.wanted_start: Offset = NO_OFFSET
         """Where the leader asks this log to begin, once it does itself; NO_OFFSET until it says."""
         self.watermark: Offset = 0
@@ -129,13 +132,17 @@ class Follower:
         self.doubt()
         return BeginAnew(leader_start, purged, purges, producers)
 
-    def news(self, held: Offset, promised: Offset = NO_OFFSET) -> bool:
+    def news(self, held: Offset, promised: Offset = NO_OFFSET, *, is_synced: bool = True) -> bool:
         """Whether the leader should be told that everything below `held` is safe here.
 
-        Or that this log will begin at `promised`.
+        Or that it is synced, of which only the writing was told, or that this log will begin at
+        `promised`.
         """
         if not self.is_aligned or self.must_tell:
             return False
+        if is_synced and not self.told_synced:
+            self.told = -1
+        self.told_synced = is_synced
         if held <= self.told and promised <= self.told_start:
             return False
         self.told, self.told_start = max(self.told, held), max(self.told_start, promised)

@@ -25,6 +25,7 @@ Rule 6: the log's start moves as a record is committed: only to where every memb
     hide_start(start)           clients are shown nothing before `start_moved` reaches it
     start_moved(start)          this log begins there, durably
     holds(node, end)            may raise the watermark, which releases acks=all
+    count_what_is_synced(end)   the topic demands syncs from now on: what was only written counts no more
     found_full(node)            its disk has no room: it leaves the set until it reads again
     fetched(node, offset)       a follower is level if it reads at the end that it last saw
     propose(now)                who joined and who fell behind: another set to be decided on
@@ -41,12 +42,11 @@ Epochs, watermarks and held ends mean the same with one replica as with many.
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 from tidelog.errors import BrokerError
 from tidelog.model import NO_OFFSET, Epoch, NodeId, Offset
-
-NO_LIFE: Final = -1
+from tidelog.partition.follower_view import NO_LIFE, FollowerView
 
 
 class Waiter(Protocol):
@@ -79,38 +79,6 @@ class Settled:
 
 
 _NOTHING = Settled([])
-
-
-@dataclass(slots=True)
-class FollowerView:
-    """What the leader knows of one follower, in this epoch."""
-
-    level_at: float
-    """When it last was level with the leader."""
-    held: Offset = NO_OFFSET
-    """Everything below it is as safe there as the topic demands."""
-    broker_epoch: int = NO_LIFE
-    """The life that it fetches in; NO_LIFE if it has not fetched yet."""
-    offset: Offset = NO_OFFSET
-    """Where it last read."""
-    end_then: Offset = 0
-    """Where the leader's log ended when it did."""
-    fetched_at: float = 0.0
-    promised: Offset = 0
-    """It has promised that its log will begin there, if it comes to lead."""
-    held_at: float = 0.0
-    """When what it held was last all that the leader had a while before."""
-    mark_end: Offset = 0
-    """What it must hold for `held_at` to become `mark_at`."""
-    mark_at: float = 0.0
-    waited_at: float = 0.0
-    """When it last waited for what this leader holds back from those who catch up."""
-    disk_full: bool = False
-    """Whether it has said, since it last read, that its disk has no room for more."""
-
-    def is_late(self, now: float, seconds_max: float) -> bool:
-        """Whether it has not kept level, in reading or in holding, for longer than that."""
-        return now - min(self.level_at, self.held_at) > seconds_max
 
 
 class Leader:
@@ -266,6 +234,7 @@ class Leader:
         end: Offset,
         broker_epoch: int = NO_LIFE,
         *,
+        is_synced: bool = True,
         log_end: Offset | None = None,
         now: float = 0.0,
     ) -> Settled:
@@ -279,7 +248,11 @@ class Leader:
             self.held_here = end
         else:
             view = self.followers.get(node)
-            if view is None or view.broker_epoch != broker_epoch or end <= view.held:
+            if view is None or view.broker_epoch != broker_epoch:
+                return _NOTHING
+            if is_synced:
+                view.synced = max(view.synced, end)
+            if end <= view.held:
                 return _NOTHING
             view.held = end
             if log_end is not None:
@@ -288,6 +261,15 @@ class Leader:
                 settled = self.advance()
                 return Settled([*settled.waiters, *self._take_copied()], settled.advanced)
         return self.advance()
+
+    def count_what_is_synced(self, synced_here: Offset) -> None:
+        """The topic demands syncs from now on: what was only written counts no more.
+
+        The watermark stays, since it never falls: what is committed was safe as it was demanded then.
+        """
+        self.held_here = min(self.held_here, synced_here)
+        for view in self.followers.values():
+            view.held = min(view.held, view.synced)
 
     def _take_copied(self) -> list[Waiter]:
         done = [one for one in self._copied if self.copies_of(one.end) >= one.count]
@@ -384,7 +366,7 @@ class Leader:
             return  # it holds no replica, or this is a word from an earlier life
         if broker_epoch != view.broker_epoch:
             if view.broker_epoch != NO_LIFE or node not in self.in_sync:
-                view.held = NO_OFFSET  # it may have lost what it held in the other life
+                view.held = view.synced = NO_OFFSET  # it may have lost what it held in the other life
             view.promised = 0
             view.broker_epoch = broker_epoch
         if offset >= log_end:
@@ -394,7 +376,7 @@ class Leader:
         view.offset, view.end_then, view.fetched_at = offset, log_end, now
         view.disk_full = False
         # That it asks for an offset acknowledges nothing; but it cannot hold what it asks for.
-        view.held = min(view.held, offset)
+        view.held, view.synced = min(view.held, offset), min(view.synced, offset)
         self._mark(view, log_end, now)
 
     def found_full(self, node: NodeId, broker_epoch: int) -> None:
@@ -481,7 +463,8 @@ class Leader:
         if node in self.maximal:
             return False
         if (view := self.followers.get(node)) is not None:
-            view.held, view.promised, view.broker_epoch = NO_OFFSET, 0, NO_LIFE
+            view.held = view.synced = NO_OFFSET
+            view.promised, view.broker_epoch = 0, NO_LIFE
         return True
 
     def awaits(self, node: NodeId) -> bool:

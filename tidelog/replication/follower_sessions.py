@@ -540,12 +540,10 @@ class FollowerSessions:
             interest = session.interests.get(progress.cluster_id)
             if interest is None:
                 continue
-            partition = interest.partition
-            partition.follower_holds(source, progress.epoch, progress.end, told.broker_epoch)
+            partition, epoch, life = interest.partition, progress.epoch, told.broker_epoch
+            partition.follower_holds(source, epoch, progress.end, life, is_synced=progress.is_synced)
             if progress.promised_start != NO_OFFSET:
-                partition.follower_promises(
-                    source, progress.epoch, progress.promised_start, told.broker_epoch
-                )
+                partition.follower_promises(source, epoch, progress.promised_start, life)
             if partition.leader is not None:
                 self.may_join(partition, partition.leader, source)
 

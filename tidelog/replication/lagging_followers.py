@@ -19,7 +19,8 @@ from tidelog.host import Host
 from tidelog.model import NO_OFFSET, NodeId, Offset
 from tidelog.partition.catchup import CatchUp, CatchUps, Key, Pace, State
 from tidelog.partition.driver import Partition
-from tidelog.partition.leader import FollowerView, Leader
+from tidelog.partition.follower_view import FollowerView
+from tidelog.partition.leader import Leader
 from tidelog.replication.replicas import Replicas
 
 _log = logging.getLogger(__name__)

@@ -435,15 +435,14 @@ class Fetcher:
             follower = partition.follower
             if follower is not None and follower.leader == self._leader:
                 held, promised = partition.held_end, partition.promised_to_leader
-                if follower.news(held, promised):
-                    replicas.append(ReplicaProgress(cluster_id, follower.epoch, held, promised))
+                is_synced = partition.is_held_when_synced
+                if follower.news(held, promised, is_synced=is_synced):
+                    replicas.append(ReplicaProgress(cluster_id, follower.epoch, held, promised, is_synced))
         if replicas:
-            self._hub.note(
-                self._leader,
-                Progress(
-                    session=self._session, broker_epoch=self._fetching.broker_epoch(), replicas=replicas
-                ),
+            told = Progress(
+                session=self._session, broker_epoch=self._fetching.broker_epoch(), replicas=replicas
             )
+            self._hub.note(self._leader, told)
         if self._progress:
             self._tell_soon()
 

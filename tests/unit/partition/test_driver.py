@@ -45,6 +45,7 @@ from tidelog.simulation.disk import SimulatedDisk
 from tidelog.simulation.host import RefusingNetwork, SimulatedClock
 
 ALL, LEADER, NONE = -1, 1, 0
+LIFE = 7
 LARGE = 100_000
 """Bytes of a batch whose write and sync are two steps."""
 
@@ -190,6 +191,70 @@ def test_a_record_counts_only_once_all_before_it_is_synced_from_when_the_topic_d
         await stage.hands.work_off()
 
         assert (late.told, stage.partition.log.synced_end) == ([None], 2)
+
+    run(main)
+
+
+def test_what_is_only_written_counts_no_more_from_when_the_topic_demands_syncs():
+    """Followers hear of the setting at their own time, and tell until then what they have written."""
+
+    async def main() -> None:
+        stage, producer = Stage(in_sync=(1, 2), durability="replicated"), Producer()
+        leader = stage.partition.leading()
+        leader.fetched(2, LIFE, 0, 0, 0.0)
+        stage.append()
+        await stage.hands.work(Lane.WRITE)
+        stage.partition.follower_holds(2, leader.epoch, 1, LIFE, is_synced=False)
+        assert stage.partition.high_watermark == 1, "in the memory of both"
+
+        stage.partition.configure(TopicConfig())
+        stage.append(producer=producer)
+        await stage.hands.work_off()
+        stage.partition.follower_holds(2, leader.epoch, 2, LIFE, is_synced=False)
+        assert (producer.told, stage.partition.high_watermark) == ([], 1)
+        stage.partition.follower_holds(2, leader.epoch, 2, LIFE, is_synced=True)
+
+        assert (producer.told, stage.partition.high_watermark) == ([None], 2)
+
+    run(main)
+
+
+def test_what_was_told_as_written_before_syncs_were_demanded_commits_nothing():
+    async def main() -> None:
+        stage, producer = Stage(in_sync=(1, 2, 3), durability="replicated"), Producer()
+        leader = stage.partition.leading()
+        for node in (2, 3):
+            leader.fetched(node, LIFE, 0, 0, 0.0)
+        stage.append(producer=producer)
+        await stage.hands.work(Lane.WRITE)
+        stage.partition.follower_holds(2, leader.epoch, 1, LIFE, is_synced=False)
+
+        stage.partition.configure(TopicConfig())
+        stage.partition.follower_holds(3, leader.epoch, 1, LIFE, is_synced=True)
+        assert producer.told == [], "neither 1 nor 2 has synced it"
+        await stage.hands.work_off()
+        assert producer.told == [], "2 has not synced it"
+        stage.partition.follower_holds(2, leader.epoch, 1, LIFE, is_synced=True)
+
+        assert producer.told == [None]
+
+    run(main)
+
+
+def test_what_followers_had_synced_before_syncs_were_demanded_counts_on():
+    """They have no reason to tell it again."""
+
+    async def main() -> None:
+        stage, producer = Stage(in_sync=(1, 2), durability="replicated"), Producer()
+        leader = stage.partition.leading()
+        leader.fetched(2, LIFE, 0, 0, 0.0)
+        stage.append(producer=producer)
+        stage.partition.follower_holds(2, leader.epoch, 1, LIFE, is_synced=True)
+
+        stage.partition.configure(TopicConfig())
+        await stage.hands.work_off()
+
+        assert producer.told == [None]
 
     run(main)
 

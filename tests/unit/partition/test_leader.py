@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from tests.support.waiting import Waiting
 from tidelog.model import NO_OFFSET
-from tidelog.partition.leader import NO_LIFE, Leader, Settled
+from tidelog.partition.follower_view import NO_LIFE
+from tidelog.partition.leader import Leader, Settled
 
 NOTHING = Settled([])
 LAG = 10.0

@@ -15,6 +15,7 @@ from tidelog.cluster.messages import (
     ReplicaPart,
     ReplicaProgress,
 )
+from tidelog.config import TopicConfig
 from tidelog.errors import IneligibleReplica, NotLeader, OffsetOutOfRange
 from tidelog.model import NO_EPOCH
 from tidelog.partition.driver import Partition
@@ -629,6 +630,41 @@ def test_what_is_held_is_told_once_it_is_synced():
         assert stage.told[1:] == [ReplicaProgress(0, EPOCH, 2)]
         note = stage.hub.notes[-1]
         assert (note.session, note.broker_epoch) == (stage.hub.asked[0].session, 20)
+
+    on_stage(story)
+
+
+def test_what_was_told_as_written_is_told_again_once_it_is_synced():
+    """The leader may count only what is synced by then, and waits for that word."""
+
+    async def story(stage):
+        stage.partition.configure(TopicConfig(durability="replicated"))
+        await stage.begin()
+        await stage.feed(batch_at(0, EPOCH))
+        assert stage.told[-1] == ReplicaProgress(0, EPOCH, 1, is_synced=False)
+
+        stage.partition.configure(TopicConfig())
+        await stage.replicas.rounds.drained()
+        await asyncio.sleep(0)
+
+        assert stage.told[-1] == ReplicaProgress(0, EPOCH, 1)
+
+    on_stage(story)
+
+
+def test_what_was_synced_already_is_told_so_when_the_topic_demands_it():
+    async def story(stage):
+        stage.partition.configure(TopicConfig(durability="replicated"))
+        await stage.begin()
+        await stage.feed(batch_at(0, EPOCH))
+        stage.partition.sync()
+        await stage.replicas.rounds.drained()
+        await asyncio.sleep(0)
+
+        stage.partition.configure(TopicConfig())
+        await asyncio.sleep(0)
+
+        assert stage.told[-1] == ReplicaProgress(0, EPOCH, 1)
 
     on_stage(story)
 

@@ -21,7 +21,8 @@ from tidelog.faces.http.scrub import scrub_document, scrub_families
 from tidelog.model import NO_OFFSET, NodeId
 from tidelog.partition.catchup import CatchUp, Key, State
 from tidelog.partition.driver import Partition
-from tidelog.partition.leader import FollowerView, Leader
+from tidelog.partition.follower_view import FollowerView
+from tidelog.partition.leader import Leader
 
 SLICE: Final = 50
 LISTED_MAX: Final = 1000

@@ -22,7 +22,8 @@ from typing import Final
 from tidelog.broker.broker import Broker
 from tidelog.model import NO_OFFSET, NodeId, Offset, TopicPartition
 from tidelog.partition.driver import Partition
-from tidelog.partition.leader import FollowerView, Leader
+from tidelog.partition.follower_view import FollowerView
+from tidelog.partition.leader import Leader
 
 SLICE: Final = 50
 """Partitions between two breaths."""
