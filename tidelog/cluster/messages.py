@@ -401,6 +401,8 @@ class Perform(Message, frozen=True, kw_only=True, tag=True):
 
     verb: str
     asked: msgspec.Raw
+    applied: Offset = 0
+    """The node that asks knows all metadata below it."""
 
 
 class Performed(Message, frozen=True, kw_only=True, tag=True):

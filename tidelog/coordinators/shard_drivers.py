@@ -435,6 +435,10 @@ class ShardKeeper(Generic[D]):
     def drivers(self) -> list[D]:
         return list(self._drivers.values())
 
+    def counted_on(self) -> dict[int, D]:
+        """Those whose partition no other node can have been given, by its number."""
+        return {number: driver for number, driver in self._drivers.items() if driver.is_counted_on}
+
     async def ask(self, key: str, call: Callable[[Any, "asyncio.Future[Any]", Moment], Iterable[Any]]) -> Any:
         """Make a request of a shard and wait for its answer; a refusal is raised."""
         return result_of(await self.begin(key, call))

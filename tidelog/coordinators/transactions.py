@@ -111,8 +111,8 @@ class TransactionCoordinator(ShardKeeper[TransactionsDriver]):
 
     def _serving(self) -> Iterator[tuple[int, Shard]]:
         """The shards that this node coordinates at the moment."""
-        for number, driver in self._drivers.items():
-            if driver.shard.is_loaded and driver.is_counted_on:
+        for number, driver in self.counted_on().items():
+            if driver.shard.is_loaded:
                 yield number, driver.shard
 
     def _on_offsets(self, number: int, producer_id: ProducerId, commits: bool, offset: Offset) -> None:

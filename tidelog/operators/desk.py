@@ -6,7 +6,8 @@ Rule 2: a refusal that another node, or this one in a moment, may not give is no
         tried again for `PATIENCE_SECONDS`. A verb can be repeated: done twice is as good as once.
 Rule 3: metadata here may be old. Before something is said to be missing, this node catches up.
 Rule 4: what another node has done is told once this node has acted on all metadata that the
-        other had acted on: what is shown next has it.
+        other had acted on: what is shown next has it. And the other does it once it has acted on all
+        that this node knows, such as a topic that was just made.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from tidelog.errors import (
 )
 from tidelog.kafka.requests import Requests
 from tidelog.kafka.transactions import TransactionApis
-from tidelog.model import NodeId
+from tidelog.model import NodeId, Offset
 from tidelog.operators.table import VERBS
 from tidelog.operators.verbs import Operation, Resource, Verb
 from tidelog.peers.listener import Answer
@@ -108,8 +109,12 @@ class Desk:
         verb = self._offered(name)
         try:
             parameters = msgspec.json.decode(asked, type=verb.asks)
+            given = msgspec.json.decode(asked, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest(f"{name}: {error}") from None
+        known = verb.asks.__struct_encode_fields__
+        for other in given.keys() - set(known):  # a parameter that is misspelt must not be ignored
+            raise InvalidRequest(f"{name} takes no {other!r}; it takes {', '.join(known) or 'nothing'}")
         return msgspec.json.encode(await self.perform(name, parameters, principal=principal))
 
     def _offered(self, name: str) -> Verb:
@@ -143,14 +148,20 @@ class Desk:
         """Have another verb done, as part of one; nobody is checked."""
         return await self.call(self.verb(name), asked, node=node)
 
-    async def ask_all(self, name: str, asked: msgspec.Struct) -> list[Any]:
-        """What every broker that is there answers."""
+    async def ask_all(self, name: str, asked: msgspec.Struct, *, of: str | None = None) -> list[Any]:
+        """What every broker that is there answers. `of` is a topic that coordinators keep: the answers,
+        which say what they `served`, have to be of all its partitions."""
         verb = self.verb(name)
 
         async def attempt(deadline: float) -> list[Any]:
             brokers = self.broker.image.brokers  # looked at each time: a broker that died is fenced soon
             there = [node for node, known in brokers.items() if not known.fenced]
-            return await asyncio.gather(*(self.send(node, verb, asked, deadline) for node in there))
+            answers = await asyncio.gather(*(self.send(node, verb, asked, deadline) for node in there))
+            if of is not None and (topic := self.broker.image.topics.get(of)) is not None:
+                missing = set(range(len(topic.partitions))).difference(*(one.served for one in answers))
+                if missing:
+                    raise CoordinatorNotAvailable(f"nobody can say now what {of}-{min(missing)} has")
+            return answers
 
         return await self.patiently(attempt)
 
@@ -181,9 +192,10 @@ class Desk:
             return await verb.do(self, asked)
         seconds_max = max(deadline - self.broker.host.clock.monotonic(), 0.001)
         try:
-            message = Perform(verb=verb.name, asked=msgspec.Raw(_encode(asked)))
+            encoded = msgspec.Raw(_encode(asked))
         except OverflowError as error:
             raise InvalidRequest(f"{verb.name}: {error}") from None
+        message = Perform(verb=verb.name, asked=encoded, applied=self.broker.metadata.applied)
         try:
             told = await self.broker.member.hub.ask(node, message, Performed, seconds_max=seconds_max)
         except (PeerUnreachable, PeerRefused) as error:
@@ -194,11 +206,15 @@ class Desk:
             if told.is_unknown:
                 raise OutcomeUnknown(told.detail)
             raise error_of(told.code, told.detail)
-        with suppress(TimeoutError, StorageError):  # it is done, whatever this node's disk says
-            async with asyncio.timeout(CATCH_UP_SECONDS):
-                await self.broker.metadata.reached(told.acted_on)
-                await self.broker.acted()
+        await self._act_on(told.acted_on)
         return msgspec.msgpack.decode(told.answer, type=verb.answers)
+
+    async def _act_on(self, offset: Offset) -> None:
+        """Act on all metadata below `offset`, if it comes soon."""
+        with suppress(TimeoutError, StorageError):  # what this node's disk refuses is no verb's concern
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                await self.broker.metadata.reached(offset)
+                await self.broker.acted()
 
     async def _catches_up(self) -> bool:
         """Whether the metadata here is as new as any, now."""
@@ -226,6 +242,7 @@ class Desk:
         try:
             verb = self.verb(message.verb)
             asked = msgspec.msgpack.decode(message.asked, type=verb.asks)
+            await self._act_on(message.applied)
             done = Performed(answer=msgspec.Raw(_encode(await verb.do(self, asked))))
         except BrokerError as error:
             is_unknown = isinstance(error, OutcomeUnknown)

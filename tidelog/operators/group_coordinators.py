@@ -23,7 +23,7 @@ from tidelog.groups.events import Commit, GroupView, OffsetsDone, OffsetToCommit
 from tidelog.groups.records import CommittedOffset
 from tidelog.kafka.groups import of_topic
 from tidelog.model import NO_EPOCH, NO_NODE, OFFSETS_TOPIC, NodeId, Offset, TopicPartition
-from tidelog.operators.values import LIMIT, After, Limit, PartitionNumber
+from tidelog.operators.values import LIMIT, After, Limit, PartitionNumber, page
 from tidelog.operators.verbs import DESCRIBE_CLUSTER, Kind, Operation, Permission, Verb
 from tidelog.wire.names import partition_for
 from tidelog.wire.subscription import CONSUMER, decode_assignment
@@ -52,6 +52,15 @@ class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Groups(msgspec.Struct, frozen=True, kw_only=True):
+    groups: list[ListedGroup]
+    next: str | None
+
+
+class GroupsHere(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the groups of one coordinator."""
+
+    served: list[int]
+    """The partitions of which all groups were looked at."""
     groups: list[ListedGroup]
     next: str | None
 
@@ -132,16 +141,15 @@ def at_coordinator(broker: Broker, asked: Any) -> NodeId:
     return leader
 
 
-async def list_here(desk: "Desk", asked: ListGroups) -> Groups:
-    views = [group.view() for one in desk.coordinator.drivers() for group in one.shard.groups()]
-    return Groups(
-        groups=[
-            ListedGroup(group=view.group_id, state=view.state, type=view.protocol_type)
-            for view in views
-            if asked.state in (None, view.state)
-        ],
-        next=None,
-    )
+async def list_here(desk: "Desk", asked: ListGroups) -> GroupsHere:
+    served = desk.coordinator.counted_on()
+    views = (group.view() for one in served.values() for group in one.shard.groups())
+    found = {view.group_id: view for view in views if asked.state in (None, view.state)}
+    names, after = page(found, limit=asked.limit, after=asked.after)
+    groups = [
+        ListedGroup(group=name, state=found[name].state, type=found[name].protocol_type) for name in names
+    ]
+    return GroupsHere(served=list(served), groups=groups, next=after)
 
 
 async def look(desk: "Desk", asked: OneGroup) -> GroupFound:
@@ -201,12 +209,13 @@ def _members(view: GroupView) -> list[Member]:
 async def commit(desk: "Desk", asked: CommitOffsets) -> OneGroup:
     """Commit for a group without members, which comes to be by it if need be."""
     topics = desk.broker.image.topics
-    wanted = {
-        one.name: OffsetToCommit(
-            offset=one.offset, leader_epoch=NO_EPOCH, metadata="", topic_id=topics[one.topic].id
+    wanted = {}
+    for one in asked.offsets:
+        if (topic := topics.get(one.topic)) is None:
+            raise UnknownTopicOrPartition(one.name)
+        wanted[one.name] = OffsetToCommit(
+            offset=one.offset, leader_epoch=NO_EPOCH, metadata="", topic_id=topic.id
         )
-        for one in asked.offsets
-    }
 
     def call(shard: Any, reply: object, at: Any) -> Any:
         event = Commit(

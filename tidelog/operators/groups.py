@@ -13,7 +13,7 @@ import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.errors import InvalidRequest, UnknownTopicOrPartition, error_of
-from tidelog.model import Offset, TopicPartition
+from tidelog.model import OFFSETS_TOPIC, Offset, TopicPartition
 from tidelog.operators import offsets
 from tidelog.operators.group_coordinators import (
     CommitOffsets,
@@ -97,9 +97,11 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_groups(desk: "Desk", asked: ListGroups) -> Groups:
-    answers = await desk.ask_all("groups.list_here", asked)
+    answers = await desk.ask_all("groups.list_here", asked, of=OFFSETS_TOPIC)
     found = {one.group: one for answer in answers for one in answer.groups}
     names, after = page(found, limit=asked.limit, after=asked.after)
+    if names and any(answer.next is not None for answer in answers):
+        after = names[-1]
     return Groups(groups=[found[name] for name in names], next=after)
 
 

@@ -125,6 +125,8 @@ class ListHere(msgspec.Struct, frozen=True, kw_only=True):
 class Coordinated(msgspec.Struct, frozen=True, kw_only=True):
     """The transactional ids of one coordinator."""
 
+    served: list[int]
+    """The partitions of which all ids were looked at."""
     transactions: list[Transaction]
 
 
@@ -161,8 +163,9 @@ def at_coordinator(broker: Broker, asked: OneTransaction) -> NodeId:
 
 
 async def list_here(desk: "Desk", asked: ListHere) -> Coordinated:
-    views = [view for one in desk.transactions.drivers() for view in one.shard.transactions()]
-    return Coordinated(transactions=[show(desk.broker, view) for view in views])
+    served = desk.transactions.counted_on()
+    views = [view for one in served.values() for view in one.shard.transactions()]
+    return Coordinated(served=list(served), transactions=[show(desk.broker, view) for view in views])
 
 
 async def look(desk: "Desk", asked: OneTransaction) -> Transaction:
@@ -277,7 +280,7 @@ async def list_transactions(desk: "Desk", asked: ListTransactions) -> Transactio
     if asked.hanging and asked.state is not None:
         raise InvalidRequest("hanging looks at all open transactions; leave state out")
     opened = await desk.ask_all("transactions.find_open", FindOpen()) if asked.hanging else []
-    answers = await desk.ask_all("transactions.list_here", ListHere())
+    answers = await desk.ask_all("transactions.list_here", ListHere(), of=TRANSACTIONS_TOPIC)
     known: dict[str, Transaction] = {
         one.transactional_id: one for answer in answers for one in answer.transactions
     }

@@ -76,9 +76,9 @@ def cluster(monkeypatch):
             world.aborted.append(one.transactional_id)
             return Aborted(transactional_id=asked.id, aborted=True, producer_id=7, producer_epoch=4)
 
-        async def ask_all(self, name: str, asked: Any) -> list[Any]:
+        async def ask_all(self, name: str, asked: Any, *, of: str | None = None) -> list[Any]:
             if name == "transactions.list_here":
-                return [Coordinated(transactions=[show(broker, one) for one in world.infos])]
+                return [Coordinated(served=[0], transactions=[show(broker, one) for one in world.infos])]
             world.asked_places.append(asked.places)
             wanted = None if asked.places is None else {(one.topic, one.partition) for one in asked.places}
             found = [one for one in world.opened if wanted is None or (one.topic, one.partition) in wanted]
