@@ -14,6 +14,7 @@
     orders.py      orders that the sample reads: some late, some broken
     beside.py      a cluster, and a pipeline beside it: `make run`
     delta.py       Delta tables without a jar; delta_parts.py is their partitions
+    delta_disk.py  Delta tables on a local disk, synced
     documents.py   values of a YAML document, checked one by one
     formats.py     options for keys and values of a schema registry
     registered_samples.py  sample rows whose schemas a registry knows
