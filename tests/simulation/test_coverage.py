@@ -30,7 +30,10 @@ SEEDS: Final = range(300)
 """Of each story; the chosen ones are among them."""
 PLAYED_MAX: Final = 60
 """Seeds that are played in all, while something is missing."""
-NEEDS: Final = dict.fromkeys(("ConfirmWhole", "FetchRange", "ForgetReplica"), "rot_sealed")
+NEEDS: Final = {
+    **dict.fromkeys(("ConfirmWhole", "FetchRange", "ForgetReplica"), "rot_sealed"),
+    "FindOpenTransaction": "forge_marker",
+}
 """What a plan must have for a message to be sent; otherwise `OPERATORS`, who ask for most."""
 OPERATORS: Final = "operators"
 TIMES: Final = 2
