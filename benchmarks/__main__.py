@@ -24,6 +24,7 @@ BENCHMARKS: Final = (
     "latency",
     "startup",
     "partitions",
+    "large_topic",
     "turns",
     "recovery",
     "rebalance",

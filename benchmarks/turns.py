@@ -30,15 +30,16 @@ from tidelog.controller.records import (
     TopicCreated,
 )
 from tidelog.controller.snapshot import encode_snapshot, encode_topic
-from tidelog.kafka.topics import describe_partition
+from tidelog.kafka.described_topics import DescribedTopics
 from tidelog.model import Endpoint
 from tidelog.wire.apis import Api
-from tidelog.wire.slices import response_in_slices
+from tidelog.wire.slices import Encoded, response_in_slices
 
 NAME: Final = "turns"
 TARGET: Final = "2 ms"
 PARTITIONS: Final = 20_000
 PER_TOPIC: Final = 100
+METADATA_VERSION: Final = 12
 
 DONE: Final = object()
 
@@ -108,7 +109,7 @@ def _round(measured: Measured) -> None:
     gc.freeze()  # as a node does once it has started
     turns: dict[str, list[float]] = {DECIDE: [], APPLY: [], ACT: []}
     turns[WHOLE] = _slices(Differences(2).whole_in_slices(lambda: image, Difference()))
-    turns[ANSWER] = _slices(response_in_slices(Api.METADATA, 12, _metadata(image)))
+    turns[ANSWER] = _slices(_metadata(image))
     end = 1
     while controller.deadline(image, 0.1) in (float("-inf"), 0.1):
         records = _turn(turns[DECIDE], partial(controller.due, image, 0.1))
@@ -129,17 +130,19 @@ def _slices(work: Iterator[None]) -> list[float]:
     return seconds
 
 
-def _metadata(image: ClusterImage) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "topic_id": topic.id,
-                "partitions": [describe_partition(image, topic, n) for n in range(len(topic.partitions))],
-            }
-            for topic in image.topics.values()
-        ]
-    }
+def _metadata(image: ClusterImage) -> Iterator[None]:
+    """A client's first request for all topics, turn by turn."""
+    described = DescribedTopics()
+    topics: list[Encoded] = []
+    for topic in image.topics.values():
+        describing = described.describe(image, topic, METADATA_VERSION)
+        try:
+            while True:
+                describing.send(None)
+                yield
+        except StopIteration as ended:
+            topics.append(ended.value)
+    yield from response_in_slices(Api.METADATA, METADATA_VERSION, {"topics": topics})
 
 
 def _image() -> ClusterImage:

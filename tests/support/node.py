@@ -22,8 +22,9 @@ TIDELOG = "import sys; sys.modules['hypothesis'] = None; from tidelog.faces.cli 
 class NodeProcess:
     """`tidelog start` on port 0, and what it printed."""
 
-    def __init__(self, data: Path, settings: dict[str, Any] | None = None) -> None:
+    def __init__(self, data: Path, settings: dict[str, Any] | None = None, *, program: str = TIDELOG) -> None:
         self.data = data
+        self._program = program
         self._settings = {"http": "127.0.0.1:0"} | (settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 0
@@ -72,7 +73,7 @@ class NodeProcess:
                 [
                     sys.executable,
                     "-c",
-                    TIDELOG,
+                    self._program,
                     "start",
                     "--data",
                     str(self.data),

@@ -41,7 +41,7 @@ CORDONED: Final = "cordoned.log.dirs"
 """The setting of a node that shall get no more replicas."""
 
 
-class PartitionImage(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionImage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Who holds a partition, and who leads it in which epoch; see `PartitionState`."""
 
     cluster_id: int
@@ -358,13 +358,13 @@ class ClusterImage:
             ids = self.free_cluster_ids(topic.id, len(topic.partitions), len(record.replicas))
             added = list(map(_all_in_sync, ids, record.replicas))
         topic.encoded = None
-        for partition in added:
-            place = Place(topic, len(topic.partitions))
-            topic.partitions.append(partition)
-            self.places[partition.cluster_id] = place
-            self._link(partition, place)
+        places, link = self.places, self._link
+        for number, partition in enumerate(added, len(topic.partitions)):
+            place = places[partition.cluster_id] = Place(topic, number)
+            link(partition, place)
             if partition.is_moving:
                 self.moving[partition.cluster_id] = place
+        topic.partitions += added
 
     def _change(self, topic: TopicImage, number: int, state: PartitionState) -> None:
         before, after = topic.partitions[number], PartitionImage.of(state)
@@ -393,16 +393,20 @@ class ClusterImage:
     # The indexes.
 
     def _link(self, partition: PartitionImage, place: Place) -> None:
-        cluster_id, preferred = partition.cluster_id, partition.replicas[0]
+        cluster_id, preferred, held = partition.cluster_id, partition.replicas[0], self.held
         for node in partition.replicas:
-            self.held.setdefault(node, {})[cluster_id] = place
+            if node not in held:
+                held[node] = {}
+            held[node][cluster_id] = place
         self.preferred[preferred] = self.preferred.get(preferred, 0) + 1
         self._link_leader(partition, place)
 
     def _link_leader(self, partition: PartitionImage, place: Place) -> None:
-        cluster_id = partition.cluster_id
-        self.led.setdefault(partition.leader, {})[cluster_id] = place
-        if partition.leader != partition.replicas[0]:
+        cluster_id, leader = partition.cluster_id, partition.leader
+        if leader not in self.led:
+            self.led[leader] = {}
+        self.led[leader][cluster_id] = place
+        if leader != partition.replicas[0]:
             self.strayed[cluster_id] = place
         else:
             self.strayed.pop(cluster_id, None)

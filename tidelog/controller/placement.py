@@ -101,15 +101,23 @@ class _Spread:
         self._load = {broker.node: broker.replicas for broker in among}
         self._leader_load = {broker.node: broker.leaders for broker in among}
         self._shunned: frozenset[NodeId] = frozenset()
+        self._weights: dict[NodeId, tuple[int, ...]] = {}
+        """By which the next replica is placed, where there are no racks."""
+        self._leader_weights: dict[NodeId, tuple[int, ...]] = {}
         self._held = dict.fromkeys(self._ring, 0)
         self._led = dict.fromkeys(self._ring, 0)
         self._rack_held = dict.fromkeys(self._rack.values(), 0)
+        self._has_racks = any(rack is not None for rack in self._rack_held)
+        for node in self._ring:
+            self._weigh(node)
         for partition in () if topic is None else topic.partitions:
             self._count(partition.replicas)
 
     def shun(self, nodes: Iterable[NodeId]) -> None:
         """Use these last, and let none of them lead."""
         self._shunned = frozenset(nodes)
+        for node in self._ring:
+            self._weigh(node)
 
     def next_partition(self, number: int, replication: int) -> list[NodeId]:
         """One start further for each partition, and another one once all had a turn: otherwise
@@ -117,6 +125,18 @@ class _Spread:
         count = len(self._ring)
         first = (number + number // count) % count
         ring = self._ring[first:] + self._ring[:first]
+        if self._has_racks:
+            chosen = self._choose(ring, replication)
+        else:  # nothing that is weighed changes from one replica to the next
+            chosen = sorted(ring, key=self._weights.__getitem__)[:replication]
+        leader = min(chosen, key=self._leader_weights.__getitem__)
+        chosen.remove(leader)
+        chosen.insert(0, leader)
+        self._count(chosen)
+        return chosen
+
+    def _choose(self, ring: Sequence[NodeId], replication: int) -> list[NodeId]:
+        """Replicas for one partition, of racks that are all different while there are enough."""
         chosen: list[NodeId] = []
         racks = dict.fromkeys(self._rack_held, 0)
         while len(chosen) < replication:
@@ -124,10 +144,6 @@ class _Spread:
             chosen.append(node)
             if self._rack[node] is not None:
                 racks[self._rack[node]] += 1
-        leader = min(chosen, key=self._leader_weight)
-        chosen.remove(leader)
-        chosen.insert(0, leader)
-        self._count(chosen)
         return chosen
 
     def shift_leader(self, placed: list[list[NodeId]]) -> bool:
@@ -179,17 +195,20 @@ class _Spread:
 
         return weight
 
-    def _leader_weight(self, node: NodeId) -> tuple[int, ...]:
-        return node in self._shunned, self._led[node], self._leader_load[node]
+    def _weigh(self, node: NodeId) -> None:
+        shunned = node in self._shunned
+        self._weights[node] = (shunned, self._held[node], self._load[node])
+        self._leader_weights[node] = (shunned, self._led[node], self._leader_load[node])
 
     def _count(self, replicas: Sequence[NodeId]) -> None:
+        if replicas[0] in self._led:
+            self._led[replicas[0]] += 1
         for node in replicas:
             if node in self._held:
                 self._held[node] += 1
-                if self._rack[node] is not None:
-                    self._rack_held[self._rack[node]] += 1
-        if replicas[0] in self._led:
-            self._led[replicas[0]] += 1
+                if (rack := self._rack[node]) is not None:
+                    self._rack_held[rack] += 1
+                self._weigh(node)
 
 
 def _alternate_racks(among: Sequence[Candidate]) -> list[NodeId]:

@@ -101,7 +101,7 @@ class VotersChanged(_Record, frozen=True, tag="VotersChanged"):
 # Topics and partitions.
 
 
-class PartitionState(msgspec.Struct, frozen=True, array_like=True):
+class PartitionState(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """All that the cluster has decided about a partition. Sets are sorted: equal states are equal.
 
     Invariant: the leader is NO_NODE or one of `in_sync`; `in_sync`, `eligible` and `lost` share

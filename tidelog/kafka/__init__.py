@@ -3,7 +3,7 @@
     requests.py              from a frame to its handler, and from the answer to bytes
     context.py               the client that asks, and the way of its answer
     produce.py, fetch.py     batches in and out; fetch_sessions.py is KIP-227
-    topics.py, configs.py    metadata, topics and their settings
+    topics.py, configs.py    metadata, topics and their settings; described_topics.py keeps what metadata says
     offsets.py               ListOffsets, OffsetForLeaderEpoch, DeleteRecords
     groups.py                groups and their offsets
     producer_ids.py, transactions.py, transactional_offsets.py, decisions.py

@@ -24,7 +24,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.kafka.context import Request
-from tidelog.kafka.topics import NO_AUTHORIZED_OPERATIONS, describe_partition
+from tidelog.kafka.described_topics import NO_AUTHORIZED_OPERATIONS, describe_partition
 from tidelog.log.directory import decode_id, encode_id
 from tidelog.model import (
     INTERNAL_TOPICS,
@@ -150,7 +150,7 @@ def _describe_whole(image: ClusterImage, topic: TopicImage, number: int) -> dict
     """
     partition = topic.partitions[number]
     return {
-        **describe_partition(image, topic, number),
+        **describe_partition(partition, number, list(filter(image.is_alive, partition.replicas))),
         "eligible_leader_replicas": sorted(partition.eligible),
         "last_known_elr": [key.id for key in partition.lost],
     }

@@ -35,7 +35,7 @@ from tidelog.groups.events import (
 )
 from tidelog.groups.records import CommittedOffset
 from tidelog.kafka.context import Request
-from tidelog.kafka.topics import NO_AUTHORIZED_OPERATIONS
+from tidelog.kafka.described_topics import NO_AUTHORIZED_OPERATIONS
 from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, NodeId, TopicPartition
 from tidelog.txn.placement import coordinator_key
 

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tidelog.broker.broker import Broker
@@ -22,6 +23,7 @@ from tidelog.kafka import admin, configs, offsets, reassignments, topics
 from tidelog.kafka import restore_batches as restoring
 from tidelog.kafka.context import Client, Reply, Request, authorize
 from tidelog.kafka.decisions import DecisionApis
+from tidelog.kafka.described_topics import DescribedTopics
 from tidelog.kafka.fetch import handle_fetch
 from tidelog.kafka.fetch_sessions import Sessions
 from tidelog.kafka.groups import GroupApis
@@ -106,7 +108,7 @@ class Requests:
         txn_offsets = TransactionalOffsetApis(coordinator, transactions.verification.confirm)
         self._handlers: dict[Api, Handler] = {
             Api.API_VERSIONS: api_versions,
-            Api.METADATA: topics.metadata,
+            Api.METADATA: partial(topics.metadata, DescribedTopics()),
             Api.DESCRIBE_CLUSTER: topics.describe_cluster,
             Api.CREATE_TOPICS: topics.create_topics,
             Api.DELETE_TOPICS: topics.delete_topics,

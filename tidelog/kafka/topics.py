@@ -1,5 +1,6 @@
 """Metadata, CreateTopics, DeleteTopics, CreatePartitions: topics as Kafka clients see them."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,16 +20,17 @@ from tidelog.errors import (
     BrokerError,
     InvalidRequest,
     InvalidTopic,
-    LeaderNotAvailable,
     TopicAlreadyExists,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog.host import in_turns
 from tidelog.kafka.context import Request
-from tidelog.model import INTERNAL_TOPICS, NO_NODE, QUEUES_TOPIC, NodeId, topic_name_problem
+from tidelog.kafka.described_topics import NO_AUTHORIZED_OPERATIONS, DescribedTopics
+from tidelog.model import INTERNAL_TOPICS, QUEUES_TOPIC, NodeId, topic_name_problem
+from tidelog.wire.slices import Encoded
 
-NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
+_AT_ONCE: Final = 20
+"""Topics that are described in one turn of the loop."""
 DEFAULT_SOURCE: Final = 5
 TOPIC_SOURCE: Final = 1
 MIN_IN_SYNC: Final = "min.insync.replicas"
@@ -64,22 +66,26 @@ def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str
     }
 
 
-async def metadata(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+async def metadata(
+    described: DescribedTopics, broker: Broker, request: Any, context: Request
+) -> dict[str, Any]:
     """The nodes, and the topics asked for; those that are missing are made, if that is allowed."""
     # "All" is null; in version 0, which has no null, it is an empty list.
     wants_all = request.topics is None or (context.version == 0 and not request.topics)
     asked_of = None if wants_all else request.topics
     await broker.leader_doubts.settled(lambda node: _names(broker.image, asked_of, node))
-    if wants_all:
-        topics = [await _describe(broker, topic) for topic in list(broker.image.topics.values())]
-    else:
-        create = broker.config.auto_create_topics_enable and getattr(
-            request, "allow_auto_topic_creation", True
-        )
-        topics = [
-            await _describe_asked(broker, asked.name, getattr(asked, "topic_id", None), create)
-            for asked in request.topics
-        ]
+    described.forget_gone(broker.image)
+    topics: list[Encoded | dict[str, Any]] = []
+    create = broker.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True)
+    for count, asked in enumerate(list(broker.image.topics.values()) if wants_all else request.topics, 1):
+        try:
+            topic = asked if wants_all else await _asked(broker, asked, create)
+            topics.append(await described.describe(broker.image, topic, context.version))
+        except BrokerError as error:
+            topic_id = getattr(asked, "topic_id", None)
+            topics.append({"error_code": error.code, "name": asked.name or "", "topic_id": topic_id})
+        if count % _AT_ONCE == 0:
+            await asyncio.sleep(0)  # others get their turn
     now, told = broker.host.clock.monotonic(), broker.fenced_brokers
     tells_fenced = told.are_for(context.client.software, names_topics=bool(request.topics))
     known = [
@@ -110,22 +116,19 @@ def _find(image: ClusterImage, name: str | None, topic_id: UUID | None) -> Topic
     return image.topics_by_id.get(topic_id) if topic_id is not None else None
 
 
-async def _describe_asked(
-    broker: Broker, name: str | None, topic_id: UUID | None, create: bool
-) -> dict[str, Any]:
-    try:
-        topic = _find(broker.image, name, topic_id)
-        if topic is None:
-            if name is None:
-                raise UnknownTopicId(topic_id)
-            if problem := topic_name_problem(name):
-                raise InvalidTopic(problem)
-            if not create or name in INTERNAL_TOPICS:
-                raise UnknownTopicOrPartition(name)
-            topic = await _create_missing(broker, name)
-        return await _describe(broker, topic)
-    except BrokerError as error:
-        return {"error_code": error.code, "name": name or "", "topic_id": topic_id}
+async def _asked(broker: Broker, asked: Any, create: bool) -> TopicImage:
+    name: str | None = asked.name
+    topic_id: UUID | None = getattr(asked, "topic_id", None)
+    topic = _find(broker.image, name, topic_id)
+    if topic is not None:
+        return topic
+    if name is None:
+        raise UnknownTopicId(topic_id)
+    if problem := topic_name_problem(name):
+        raise InvalidTopic(problem)
+    if not create or name in INTERNAL_TOPICS:
+        raise UnknownTopicOrPartition(name)
+    return await _create_missing(broker, name)
 
 
 async def _create_missing(broker: Broker, name: str) -> TopicImage:
@@ -137,35 +140,6 @@ async def _create_missing(broker: Broker, name: str) -> TopicImage:
     if topic is None:
         raise UnknownTopicOrPartition(name)  # and yet another has deleted it meanwhile
     return topic
-
-
-async def _describe(broker: Broker, topic: TopicImage) -> dict[str, Any]:
-    partitions: list[dict[str, Any]] = []
-    await in_turns(
-        range(len(topic.partitions)),
-        lambda number: partitions.append(describe_partition(broker.image, topic, number)),
-    )
-    return {
-        "name": topic.name,
-        "topic_id": topic.id,
-        "is_internal": topic.name in INTERNAL_TOPICS,
-        "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
-        "partitions": partitions,
-    }
-
-
-def describe_partition(image: ClusterImage, topic: TopicImage, number: int) -> dict[str, Any]:
-    partition = topic.partitions[number]
-    alive = image.is_alive
-    return {
-        "error_code": LeaderNotAvailable.code if partition.leader == NO_NODE else 0,
-        "partition_index": number,
-        "leader_id": partition.leader,
-        "leader_epoch": partition.epoch,
-        "replica_nodes": partition.replicas,
-        "isr_nodes": sorted(partition.in_sync),
-        "offline_replicas": [node for node in partition.replicas if not alive(node)],
-    }
 
 
 async def create_topics(broker: Broker, request: Any, context: Request) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import asyncio
 import base64
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -54,6 +54,8 @@ DELETED_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
 
 _SYNC_EACH_MAX: Final = 4
+_LOOK_EACH_MAX: Final = 16
+"""Above this many partitions one look at the whole directory is cheaper than one for each."""
 FILE_NAME_MAX: Final = 255
 
 
@@ -348,29 +350,46 @@ class DataDirectory:
     def path(self, partition: TopicPartition) -> Path:
         return self.root / str(partition)
 
-    def make_partitions(self, partitions: Iterable[TopicPartition], topic_id: UUID) -> None:
+    def make_partitions(
+        self, partitions: Iterable[TopicPartition], topic_id: UUID
+    ) -> frozenset[TopicPartition]:
         """Make the directories of new partitions, durably; those that are there stay.
 
-        A directory of that name that belongs to another topic is set aside.
+        A directory of that name that belongs to another topic is set aside. Returns those of whose
+        names nothing was there: no file can be in their directories but the one that says whose
+        they are.
         """
-        new = [p for p in partitions if not self._is_there(p, topic_id)]
-        self._forget([p for p in new if not self._disk.list(self.path(p))])
+        partitions = list(partitions)
+        fresh = self._absent(partitions)
+        new = [p for p in partitions if p in fresh or not self._is_there(p, topic_id)]
+        self._forget([p for p in new if p in fresh or not self._disk.list(self.path(p))])
         content = f"version: 0\ntopic_id: {encode_id(topic_id)}\n".encode()
-        made = []
+        is_each_synced = len(new) <= _SYNC_EACH_MAX
         for partition in new:
             path = self.path(partition)
             self._disk.make_directory(path)
             file = self._disk.open(path / PARTITION_METADATA, create=True)
-            file.truncate(0)
-            file.write(0, [content])
-            made.append((path, file))
-        if len(made) > _SYNC_EACH_MAX:
-            self._disk.sync_everything(self.root)
-        elif made:
-            for path, file in made:
-                file.datasync()
+            try:
+                if partition not in fresh:
+                    file.truncate(0)
+                file.write(0, [content])
+                if is_each_synced:
+                    file.datasync()
+            finally:
+                file.close()
+            if is_each_synced:
                 self._disk.sync_directory(path)
+        if new and is_each_synced:
             self._disk.sync_directory(self.root)
+        elif new:
+            self._disk.sync_everything(self.root)
+        return fresh
+
+    def _absent(self, partitions: Sequence[TopicPartition]) -> frozenset[TopicPartition]:
+        if len(partitions) <= _LOOK_EACH_MAX:
+            return frozenset(p for p in partitions if not self._disk.exists(self.path(p)))
+        there = frozenset(self._disk.list(self.root))
+        return frozenset(p for p in partitions if str(p) not in there)
 
     def _is_there(self, partition: TopicPartition, topic_id: UUID) -> bool:
         found = self.topic_id_of(partition)

@@ -114,7 +114,7 @@ def open_log(
             disk.remove(directory / name)
     bases = _offsets_in(names, LOG_SUFFIX)
     if not bases:
-        state = _without_batches(directory, start)
+        state = without_batches(directory, start)
         if start < durable_mark:
             _refuse(disk, state, durable_mark)
         else:
@@ -160,8 +160,8 @@ def open_log(
     return state
 
 
-def _without_batches(directory: Path, start: Offset, discarded_bytes: int = 0) -> LogState:
-    """A log without batches, or a file for them."""
+def without_batches(directory: Path, start: Offset = 0, discarded_bytes: int = 0) -> LogState:
+    """A log without batches, or a file for them; as it is in a directory made just now."""
     return LogState(
         segments=[Segment(directory, start)],
         epochs=EpochHistory(),
@@ -187,7 +187,7 @@ def _emptied(
         disk.sync_directory(directory)
     disk.remove(directory / EPOCHS_FILE_NAME)
     disk.sync_directory(directory)
-    state = _without_batches(directory, start, discarded_bytes)
+    state = without_batches(directory, start, discarded_bytes)
     left = _remove_strays(disk, directory, names, state)
     _load_transactions(disk, directory, state, left, watermark)
     return state

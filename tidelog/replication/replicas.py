@@ -24,7 +24,7 @@ from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory
 from tidelog.log.disk_room import ChangeDisk
 from tidelog.log.log import LogState
-from tidelog.log.recovery import open_log
+from tidelog.log.recovery import open_log, without_batches
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
 from tidelog.model import NO_NODE, NodeId, TopicPartition
@@ -33,7 +33,7 @@ from tidelog.partition.driver import Partition
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 50
+_AT_ONCE: Final = 20
 """How many partitions are opened or closed in one turn of the loop."""
 
 
@@ -151,8 +151,11 @@ class Replicas:
                 self._directory.remove_half_made(unopened)
             for topic_id in topics:
                 replicas, config = by_topic[topic_id], configs[topic_id]
-                self._directory.make_partitions([r.name for r in replicas], topic_id)
-                opened += [(r, self._open_log(r, config)) for r in replicas]
+                fresh = self._directory.make_partitions([r.name for r in replicas], topic_id)
+                for r in replicas:
+                    is_fresh = r.name in fresh
+                    path = self._directory.path(r.name)
+                    opened.append((r, without_batches(path) if is_fresh else self._open_log(r, config)))
             return opened
 
         # What was noted of an earlier topic of that name is forgotten, and must not be noted again.

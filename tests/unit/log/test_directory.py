@@ -394,6 +394,31 @@ def test_many_partitions_cost_one_sync():
     assert sum(disk.counts[kind] for kind in syncs) == 1
 
 
+@pytest.mark.parametrize("count", [3, 100])
+def test_only_partitions_of_which_nothing_was_there_count_as_fresh(count):
+    disk = new_disk()
+    found = opened(disk)
+    names = [TopicPartition("tide", number) for number in range(count)]
+    found.claim(names[0], ONE)
+    found.claim(names[1], OTHER)
+    disk.make_directory(found.path(names[2]))
+    put(disk, found.path(names[2]) / "00000000000000000007.log", b"left behind")
+
+    assert found.make_partitions(names, ONE) == {*names[3:]}
+    assert found.make_partitions(names, ONE) == set()
+
+
+def test_many_new_partitions_are_looked_for_with_one_look():
+    disk = new_disk()
+    found = opened(disk)
+    disk.counts.clear()
+
+    found.make_partitions([TopicPartition("tide", number) for number in range(100)], ONE)
+
+    assert disk.counts["open"] <= 102
+    assert disk.counts["list"] + disk.counts["exists"] <= 2
+
+
 def test_a_partition_that_is_there_is_left_as_it_is():
     disk = new_disk()
     found = opened(disk)

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,9 @@ from tidelog.host import read_file
 from tidelog.log.aborted import AbortedIndex, AbortedTransaction
 from tidelog.log.closing import close_logs
 from tidelog.log.index import OFFSET_ENTRY, TIME_ENTRY
+from tidelog.log.log import LogState
 from tidelog.log.producers import ProducerStates
-from tidelog.log.recovery import find_damage, open_log
+from tidelog.log.recovery import find_damage, open_log, without_batches
 from tidelog.log.segment import file_stem, walk
 from tidelog.log.truncation import note_producers
 from tidelog.records import Marker, read_header, stamp
@@ -65,10 +67,33 @@ def assert_same(found: Rig, before: Rig) -> None:
 # Nothing there.
 
 
+def described(state: LogState) -> dict[str, Any]:
+    """All that a start has found, in values that compare."""
+    values = {name: getattr(state, name) for name in (field.name for field in fields(state))}
+    values["segments"] = [(repr(one), one.index_contents()) for one in state.segments]
+    values["epochs"] = list(state.epochs)
+    transactions = state.transactions
+    values["transactions"] = (transactions.aborted, transactions.has_markers, list(transactions._ended))
+    return values
+
+
 def test_a_new_directory_is_an_empty_log():
     rig = Rig()
 
     assert (rig.log.start, rig.log.end, rig.log.refusal) == (0, 0, None)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("watermark", [None, 0])
+def test_a_directory_made_just_now_is_known_without_a_look(clean, watermark):
+    disk = new_disk()
+    disk.make_directory(DIRECTORY)
+
+    looked = open_log(
+        disk, DIRECTORY, clean=clean, durable_mark=0, start=0, index_interval_bytes=4096, watermark=watermark
+    )
+
+    assert described(without_batches(DIRECTORY)) == described(looked)
 
 
 def test_an_emptied_log_begins_where_the_checkpoint_says():

@@ -4,9 +4,9 @@ import pytest
 
 from tests.unit.wire.test_entities import ANSWERS
 from tidelog.wire import slices
-from tidelog.wire.apis import APIS
+from tidelog.wire.apis import APIS, Api
 from tidelog.wire.entities import build, encode, response_entity
-from tidelog.wire.slices import ITEMS_AT_ONCE, response_in_slices
+from tidelog.wire.slices import ITEMS_AT_ONCE, encode_items, response_in_slices
 
 ANSWERED = [(a, v) for a in ANSWERS for v in range(APIS[a].taken_from, APIS[a].most + 1)]
 
@@ -62,3 +62,19 @@ def test_a_slice_builds_no_more_than_a_few_items(monkeypatch):
     assert len(found) > 8000
     assert max(built) <= ITEMS_AT_ONCE
     assert turns >= 8000 // ITEMS_AT_ONCE
+
+
+@pytest.mark.parametrize("version", range(APIS[Api.METADATA].taken_from, APIS[Api.METADATA].most + 1))
+@pytest.mark.parametrize("count", [1, 7, ITEMS_AT_ONCE, 3 * ITEMS_AT_ONCE])
+def test_items_that_are_encoded_already_stand_where_they_belong(version, count):
+    """Beside others, before and behind them, in two lists, the one within the other."""
+    partitions = [{"partition_index": n, "leader_id": n} for n in range(count)]
+    parts = [encode_items(3, version, ("topics", "partitions"), partitions[:5]), *partitions[5:]]
+    topics = [{"name": f"t{n}", "partitions": partitions} for n in range(count)]
+    cut = [
+        topics[0],
+        encode_items(3, version, ("topics",), topics[1:4]),
+        *({"name": topic["name"], "partitions": parts} for topic in topics[4:]),
+    ]
+
+    assert sliced(3, version, {"topics": cut})[0] == encode(response_entity(3, version, {"topics": topics}))
