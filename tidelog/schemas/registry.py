@@ -3,15 +3,17 @@
 Rule 1: a schema never changes under its id, so an id is asked for once. The latest version of a
         subject is asked for each time.
 Rule 2: a failure says which registry, which id or subject, and what to do, and never a password.
-Rule 3: an answer is small and comes soon, or it is none.
+Rule 3: an answer is small and comes soon, or it is none: a connection is cut when its time is over,
+        whatever of the answer has come by then, and however slowly the rest comes.
 """
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -109,6 +111,7 @@ class Registry:
             trust_env=False,
             auth=(user, password) if user_info else None,
             headers={"Accept": CONTENT_TYPE, "Accept-Encoding": "identity"},
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
         self._schemas: dict[tuple[int, str], Schema] = {}
         self._lock = threading.Lock()
@@ -169,13 +172,25 @@ class Registry:
             if seconds <= 0:
                 failure = failure or "there is no time left to ask it"
                 break
+            cut = _Cut(seconds)
             try:
-                with self._http.stream(
-                    method, self.url + path, params=query or None, json=body, headers=headers, timeout=seconds
-                ) as answer:
+                with (
+                    cut,
+                    self._http.stream(
+                        method,
+                        self.url + path,
+                        params=query or None,
+                        json=body,
+                        headers=headers,
+                        timeout=seconds,
+                        extensions={"trace": cut.see},
+                    ) as answer,
+                ):
                     data = self._body(answer, path, ends)
             except httpx.RequestError as error:
                 failure = f"{type(error).__name__}: {error}"
+                if cut.is_done:
+                    failure = f"no whole answer in {self._seconds_max:g} s"
             else:
                 if answer.status_code < 500:
                     return self._understood(answer.status_code, data, path, make)
@@ -235,6 +250,44 @@ class Registry:
             f"{': ' + told if told else ''}); {hint}",
             status=status,
         )
+
+
+class _Cut:
+    """Cuts the connection of one request when its time is over.
+
+    The client bounds each wait for bytes, and not their sum: headers that come one by one never end.
+    Each request has a connection of its own, which is seen while it is made.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.is_done = False
+        self._connection: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def see(self, event: str, about: Mapping[str, Any]) -> None:
+        """Called by the client at each step of a request."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            with self._lock:
+                self._connection = about["return_value"].get_extra_info("socket")
+                self._shut()
+
+    def _end(self) -> None:
+        with self._lock:
+            self.is_done = True
+            self._shut()
+
+    def _shut(self) -> None:
+        if self.is_done and self._connection is not None:
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
 
 
 def _shown(url: str) -> str:

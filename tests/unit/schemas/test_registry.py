@@ -1,4 +1,8 @@
 import itertools
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
@@ -11,6 +15,7 @@ from tidelog.schemas.problems import RegistryDown, RegistryRefused
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import SCHEMA_BYTES_MAX
 
+DRIPS, DRIP_SECONDS = 100, 0.02
 ORDER = Schema("AVRO", '{"type": "record", "name": "Order", "fields": []}')
 
 
@@ -141,6 +146,41 @@ def test_an_answer_that_does_not_end_is_none(monkeypatch):
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Slow()))
     with pytest.raises(RegistryDown, match=r"no whole answer in 0\.01 s"):
         Registry("http://127.0.0.1:1", transport=transport, timeout_seconds=0.01).schema(1)
+
+
+@contextmanager
+def dripping(start):
+    """The address of a registry that sends a beginning at once, and then a byte now and then."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as pool:
+
+        def drip(connection):
+            with connection, suppress(OSError):
+                connection.sendall(start)
+                for _ in range(DRIPS):
+                    connection.sendall(b"x")
+                    time.sleep(DRIP_SECONDS)
+
+        def accept():
+            with suppress(OSError):
+                while True:
+                    pool.submit(drip, listening.accept()[0])
+
+        pool.submit(accept)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9;"],
+    ids=["headers", "the size of a chunk"],
+)
+def test_an_answer_that_drips_is_none(monkeypatch, start):
+    monkeypatch.setattr(module, "TRIES_MAX", 1)
+    with dripping(start) as url, pytest.raises(RegistryDown, match=r"no whole answer in 0\.1 s"):
+        Registry(url, timeout_seconds=0.1).schema(1)
 
 
 @pytest.mark.parametrize(
