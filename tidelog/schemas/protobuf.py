@@ -4,7 +4,7 @@ Rule 1: bytes are parsed by the message that they were written with. A field of 
         is the writer's field of the same number; types that differ in kind are refused.
 Rule 2: a payload with fields that its own schema does not have is refused: it is another message.
 Rule 3: messages inside of lists become no more values than a record of its size may cost: two
-        bytes can be a message of a thousand fields.
+        bytes can be a message of a thousand fields. What a parser would need for them is told before.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from tidelog.schemas.codec import Codec
 from tidelog.schemas.documents import decoded, parsed, shown, told
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 from tidelog.schemas.protobuf_documents import ANY, Look, check
+from tidelog.schemas.protobuf_sizes import FREE_MAX, FREE_PER_BYTE, Sizes
 from tidelog.schemas.protoc import KNOWN, file_of
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import Reading
@@ -23,9 +24,6 @@ from tidelog.schemas.table import Reading
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FREE_MAX: Final = 10_000
-"""How many values of messages in lists a record may have, beside ten for each of its bytes."""
-FREE_PER_BYTE: Final = 10
 DEPTH_MAX: Final = 100
 PARSERS_MAX: Final = 256
 
@@ -133,12 +131,17 @@ class ProtobufCodec(Codec):
             way, data = writer.way, [one[len(prefix) :] for one in payloads]
         else:
             way, data = self._same_way(payloads, writer)
+        import pyarrow as pa
+
         parser = writer.parser(way)
-        messages = [parser.parse(one) for one in data]
-        size = sum(map(len, data))
-        # FREE_MAX is for one record: if many need it, halving finds out whether each may have it.
-        budget = Budget(FREE_MAX + FREE_PER_BYTE * size)
-        return reader(parser.descriptor, self.message)(messages, budget)
+        read = reader(parser.descriptor, self.message)
+        made = []
+        for piece in parser.sizes.pieces(data):
+            messages = [parser.parse(one) for one in piece]
+            # FREE_MAX is for one record: if many need it, halving finds out whether each may have it.
+            budget = Budget(FREE_MAX + FREE_PER_BYTE * sum(map(len, piece)))
+            made.append(read(messages, budget))
+        return made[0] if len(made) == 1 else pa.concat_arrays(made)
 
     def _same_way(
         self, payloads: Sequence[bytes], writer: "ProtobufCodec"
@@ -191,12 +194,14 @@ class _Parser:
         inside = _inside(descriptor)
         for one in inside:
             _check(one)
+        self.sizes = Sizes(descriptor, inside)
         self._has_required = any(one.is_required for it in inside for one in it.fields)
         self.needs_look = any(
             len(it.fields) > FREE_PER_BYTE or it.full_name == ANY or _is_loose(it) for it in inside
         )
 
     def parse(self, data: bytes) -> Any:
+        self.sizes.check(data)
         try:
             message = self.make.FromString(data)
         except (self._error, RecursionError) as error:

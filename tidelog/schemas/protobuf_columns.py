@@ -44,7 +44,7 @@ class Budget:
     def take(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise DoesNotFit(f"the lists in it have more than {self._max} values, too many for its size")
+            raise DoesNotFit(f"the messages in it have more than {self._max} values, too many for its size")
 
 
 Column = Callable[[list[Any], Budget], pa.Array]

@@ -43,15 +43,15 @@ class Look:
         self._opened = opened
         """The message in an Any, or None if its type is not known."""
 
-    def message(self, message: Any, *, in_list: bool = False) -> None:
-        """DoesNotFit, if the lists in it have too many values, or a string is no text."""
+    def message(self, message: Any, *, is_inside: bool = False) -> None:
+        """DoesNotFit, if the messages in it have too many values, or a string is no text."""
         kind = type(message)
-        if in_list:
+        if is_inside:
             self._take(len(kind.DESCRIPTOR.fields))
         if kind.DESCRIPTOR.full_name == ANY:
             inner = self._opened(message)
             if inner is not None:
-                self.message(inner, in_list=True)
+                self.message(inner, is_inside=True)
             return
         for field, value in kind.ListFields(message):
             if is_map(field):
@@ -63,14 +63,14 @@ class Look:
                 continue
             for one in values:
                 if of.message_type is not None:
-                    self.message(one, in_list=in_list or field.is_repeated)
+                    self.message(one, is_inside=True)
                 elif isinstance(one, bytes):
                     raise DoesNotFit(f"{field.name} is a string that is not UTF-8")
 
     def _take(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise DoesNotFit(f"the lists in it have more than {self._max} values, too many for its size")
+            raise DoesNotFit(f"the messages in it have more than {self._max} values, too many for its size")
 
 
 def check(descriptor: Any, document: Any) -> None:

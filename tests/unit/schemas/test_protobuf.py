@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2
 
 from tests.unit.schemas.double import registry_double
 from tidelog.errors import ConfigError
-from tidelog.schemas import protoc
+from tidelog.schemas import protobuf_sizes, protoc
 from tidelog.schemas.codec import relaxed
 from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.framing import frame, frame_indexes
@@ -480,6 +480,72 @@ def test_messages_in_messages_in_lists_are_counted_and_those_in_any():
     for bomb in (few * 1000, many * 1000):
         with pytest.raises(DoesNotFit, match="too many for its size"):
             made.document(b"\0" + bomb)
+
+
+def varint(number):
+    """A number that is not negative as Protobuf writes it."""
+    low, rest = number & 127, number >> 7
+    return bytes((low | 128,)) + varint(rest) if rest else bytes((low,))
+
+
+def inside(field, message):
+    return bytes((8 * field + 2,)) + varint(len(message)) + message
+
+
+WIDE = " ".join(f"int64 f{one} = {one};" for one in range(100, 1100))
+MANY = 250_000
+"""So many messages of a thousand fields take 2 GB in a parser."""
+
+
+@pytest.mark.parametrize(
+    ("body", "bomb"),
+    [
+        ("repeated M in = 1;", b"\x0a\x00" * MANY),
+        (
+            "map<int32, M> in = 1;",
+            b"".join(inside(1, b"\x08" + varint(one) + b"\x12\x00") for one in range(MANY)),
+        ),
+        ("map<int32, M> in = 1;", b"".join(inside(1, b"\x08" + varint(one)) for one in range(MANY))),
+        ("M in = 1; M more = 2;", b"\x12\x02\x0a\x00" * MANY),
+    ],
+    ids=["list", "map", "map without values", "inside of itself"],
+)
+def test_a_payload_is_refused_before_a_parser_takes_memory_for_it(body, bomb, monkeypatch):
+    made = proto(f"{body} {WIDE}")
+    parser = made.parser(made.way)
+    monkeypatch.setattr(parser, "make", None)  # it would parse
+    with pytest.raises(DoesNotFit, match=r"too many for its size|no Protobuf"):
+        parser.parse(bomb)
+
+
+def test_groups_are_counted_as_messages_are(monkeypatch):
+    fields = WIDE.replace("int64", "optional int64")
+    made = codec(f'syntax = "proto2"; message M {{ repeated group G = 1 {{ {fields} }} }}')
+    few = made.document(b"\0" + b"\x0b\x0c" * 7)
+    assert len(few["g"]) == 7
+    parser = made.parser(made.way)
+    monkeypatch.setattr(parser, "make", None)
+    with pytest.raises(DoesNotFit, match="too many for its size"):
+        parser.parse(b"\x0b\x0c" * MANY)
+
+
+def test_a_message_inside_of_itself_is_no_way_around_the_bound():
+    made = proto(f"M left = 1; M right = 2; {WIDE}")
+    bomb = b""
+    for _ in range(9):
+        bomb = inside(1, bomb) + inside(2, bomb)
+    with pytest.raises(DoesNotFit, match="too many for its size"):
+        made.document(b"\0" + bomb)
+
+
+def test_large_batches_are_read_in_pieces_and_come_back_whole(monkeypatch):
+    monkeypatch.setattr(protobuf_sizes, "LARGE", 2000)
+    names = [f"f{one}" for one in range(50)]
+    fields = " ".join(f"int64 {name} = {at};" for at, name in enumerate(names, 1))
+    made = proto(f"repeated W all = 1; message W {{ {fields} }}")
+    rows = [{"all": [{**dict.fromkeys(names, one), "f7": 2**40}]} for one in range(10)]
+    assert reread(made, rows) == (rows, {})
+    assert made.read([], made)[0][0].to_pylist() == []
 
 
 def test_one_record_does_not_spend_what_the_others_may():
