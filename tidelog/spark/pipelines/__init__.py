@@ -15,6 +15,7 @@
     beside.py      a cluster, and a pipeline beside it: `make run`
     delta.py       Delta tables without a jar; delta_parts.py is their partitions
     delta_disk.py  Delta tables on a local disk, synced
+    delta_widening.py  Delta tables whose columns become wider
     documents.py   values of a YAML document, checked one by one
     formats.py     options for keys and values of a schema registry
     registered_samples.py  sample rows whose schemas a registry knows

@@ -7,7 +7,8 @@ Rule 2: two more identifiers say what the batch was: how many rows, and a digest
         refused however old the log is.
 Rule 3: a commit that was outpaced, or of which nobody knows whether it was done, is looked for by
         its note before anything is written again.
-Rule 4: columns are added, never widened: Delta tables of other engines could not be read any more.
+Rule 4: columns are added in place; a table whose columns become wider is written anew
+        (`delta_widening.py`), for Delta tables of other engines could not be read any more.
 Rule 5: on a local disk a batch's files are synced before the log names them, and the log before the
         batch counts as written (`delta_disk.py`): it is not written again once its note is found.
 Rule 6: checkpoints of the log are made by upkeep, after it has removed files: a checkpoint forgets
@@ -27,6 +28,7 @@ from tidelog.errors import TidelogError
 from tidelog.spark.archive.storage import Storage
 from tidelog.spark.pipelines.delta_disk import sync_commits, sync_written
 from tidelog.spark.pipelines.delta_parts import DeltaSplitter, check_columns, check_partitions, check_values
+from tidelog.spark.pipelines.delta_widening import widen
 from tidelog.spark.pipelines.documents import SpecError
 from tidelog.spark.proofs import OtherContent, Proof, difference, source_ends
 from tidelog.spark.tables.counting import check_rows, write_parquet
@@ -169,29 +171,28 @@ def _follow(uri: str, table: "DeltaTable", wanted: "pa.Schema", *, is_allowed: b
     from deltalake import Schema as DeltaSchema
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 
-    from tidelog.spark.tables.evolving import ADD, changes
+    from tidelog.spark.tables.evolving import ADD, REFUSE, changes
 
     there = arrow_of(table)
     found = changes(_pyarrow_to_schema_without_ids(there), _pyarrow_to_schema_without_ids(wanted))
-    refused = [one for one in found if one.kind != ADD or len(one.path) > 1]
-    if refused:
-        told = "; ".join(map(str, refused))
+    told = "; ".join(str(one) for one in found if one.kind == REFUSE)
+    if told:
         raise SpecError(
             f"delta: {uri} has other columns, and nothing was changed: {told}. Cast or rename the "
             "column in a step, or write to another table"
         )
-    names = [one.path[0] for one in found]
-    if names and not is_allowed:
-        raise SpecError(
-            f"delta: {uri} has no column {', '.join(names)}, and `evolve: false` forbids to add it"
-        )
-    if names:
+    told = "; ".join(map(str, found))
+    if found and not is_allowed:
+        raise SpecError(f"delta: {uri} would have to change, and `evolve: false` forbids it: {told}")
+    if any(one.kind != ADD or len(one.path) > 1 for one in found):
+        widen(uri, table, wanted, told)
+    elif found:
         import pyarrow as pa
 
-        new = pa.schema([wanted.field(name).with_nullable(True) for name in names])
+        new = pa.schema([wanted.field(one.path[0]).with_nullable(True) for one in found])
         fields = DeltaSchema.from_arrow(new).fields
         table.alter.add_columns(list(fields))
-        logger.warning("table %s follows its source: new are %s", uri, ", ".join(names))
+        logger.warning("table %s follows its source: %s", uri, told)
 
 
 def arrow_of(table: "DeltaTable") -> "pa.Schema":

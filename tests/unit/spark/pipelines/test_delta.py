@@ -3,6 +3,7 @@
 import datetime
 import json
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,22 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from pyspark.sql.types import (
+    ArrayType,
     BooleanType,
     DateType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructType,
 )
 
 from tests.unit.spark.pipelines.test_iceberg import NORTH, SCHEMA, SOUTH, Frame
 from tidelog.spark.archive import storage
-from tidelog.spark.pipelines import delta, iceberg, upserts
+from tidelog.spark.pipelines import delta, delta_widening, iceberg, upserts
 from tidelog.spark.pipelines.delta import DeltaWriter, Place, is_delta_away, written
 from tidelog.spark.pipelines.delta_parts import NullPartition
 from tidelog.spark.pipelines.spec import SpecError, parse
@@ -149,7 +153,7 @@ def test_other_columns_are_refused_with_what_to_do(place: Place, tmp_path: Path)
     text = StructType().add("region", LongType()).add("total", DoubleType())
     with pytest.raises(SpecError, match=r"region is string in the table, and long in the source"):
         place.prepare(text)
-    with pytest.raises(SpecError, match=r"has no column more, and `evolve: false` forbids"):
+    with pytest.raises(SpecError, match=r"`evolve: false` forbids it: more is new"):
         place.prepare(StructType([*SCHEMA.fields]).add("more", LongType()), evolve=False)
 
 
@@ -315,6 +319,106 @@ def test_two_who_add_columns_at_once_both_get_theirs(
 
     names = [field.name for field in place.table().schema().fields]
     assert sorted(names) == sorted({"region", "total", "count", theirs})
+
+
+LINES = ArrayType(StructType().add("sku", StringType()))
+NARROW = (
+    StructType()
+    .add("n", IntegerType())
+    .add("rate", FloatType())
+    .add("sum", DecimalType(4, 2))
+    .add("lines", LINES)
+    .add("by", MapType(StringType(), IntegerType()))
+    .add("part", IntegerType())
+)
+WIDER = (
+    StructType()
+    .add("n", LongType())
+    .add("rate", DoubleType())
+    .add("sum", DecimalType(9, 2))
+    .add("lines", ArrayType(StructType().add("sku", StringType()).add("left", LongType())))
+    .add("by", MapType(StringType(), LongType()))
+    .add("part", LongType())
+    .add("more", StringType())
+)
+SMALL = {
+    "n": 1,
+    "rate": 0.5,
+    "sum": Decimal("1.25"),
+    "lines": [{"sku": "a"}, None],
+    "by": [("k", 1), ("l", None)],
+    "part": 7,
+}
+LARGE = {
+    "n": 2**40,
+    "rate": 0.1,
+    "sum": Decimal("1234567.89"),
+    "lines": [{"sku": "b", "left": 2**40}],
+    "by": [("k", 2**40)],
+    "part": 2**40,
+    "more": "x",
+}
+
+
+@pytest.mark.parametrize("parts", [(), ("part",)])
+def test_a_table_whose_columns_become_wider_keeps_its_rows_and_its_batches(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    place = Place(str(tmp_path / "t"))
+    place.prepare(NARROW, partition_by=parts)
+    nothing: dict[str, Any] = dict.fromkeys(NARROW.names)
+    add(place, Frame([SMALL, nothing], NARROW), "q1", 0)
+
+    place.prepare(WIDER, partition_by=parts)
+    place.prepare(NARROW)  # another query, whose columns are narrower, changes nothing
+
+    widened = {**SMALL, "lines": [{"sku": "a", "left": None}, None], "more": None}
+    assert rows(place) == sorted([widened, {**nothing, "more": None}], key=str)
+    assert add(place, Frame([SMALL, nothing], NARROW), "q1", 0) == 0, "a batch that comes again is known"
+    assert add(place, Frame([LARGE], WIDER), "q1", 1) == 1
+    assert rows(place) == sorted([widened, {**nothing, "more": None}, LARGE], key=str)
+    assert place.table().metadata().partition_columns == list(parts)
+
+
+def test_a_row_that_is_written_while_a_table_is_widened_is_there_as_well(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.prepare(StructType([*SCHEMA.fields]).add("count", IntegerType()))
+    add(place, Frame([NORTH]), "q1", 0)
+    widen = delta_widening.widen
+
+    def outpaced(*told: Any) -> None:
+        monkeypatch.setattr(delta, "widen", widen)
+        add(place, Frame([SOUTH]), "q2", 0)
+        widen(*told)
+
+    monkeypatch.setattr(delta, "widen", outpaced)
+    place.prepare(StructType([*SCHEMA.fields]).add("count", LongType()))
+
+    assert rows(place) == [{**NORTH, "count": None}, {**SOUTH, "count": None}]
+    assert place.table().schema().fields[-1].type == PrimitiveType("long")
+
+
+@pytest.mark.parametrize(
+    ("settings", "bytes_max", "words"),
+    [
+        ({"delta.appendOnly": "true"}, 2**40, "takes new rows only"),
+        ({"delta.enableChangeDataFeed": "true"}, 2**40, "tells its readers of each row"),
+        ({"delta.enableDeletionVectors": "true"}, 2**40, "features that its readers must know of"),
+        ({}, 100, "has 0.0 GiB"),
+    ],
+)
+def test_a_table_that_may_not_be_written_anew_is_not_widened(
+    tmp_path: Path, settings: dict[str, str], bytes_max: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_widening, "BYTES_MAX", bytes_max)
+    schema = pa.schema([("n", pa.int32())])
+    DeltaTable.create(str(tmp_path / "t"), schema, configuration=settings)
+    place = Place(str(tmp_path / "t"))
+    add(place, Frame([{"n": 1}], StructType().add("n", IntegerType())), "q1", 0)
+    with pytest.raises(SpecError, match=f"{words}.*n becomes long"):
+        place.prepare(StructType().add("n", LongType()))
+    assert place.table().schema().fields[0].type == PrimitiveType("integer")
 
 
 DAYS = (
