@@ -9,9 +9,14 @@ Rule 2: a part and a place in the value are counted once and remembered: so coun
         checking is not. The validator itself remembers only parts that are inside of themselves.
         All choices are counted, also those that it leaves out.
 Rule 3: a reference that cannot be followed here, such as one to a standard's own schema, is one part.
+Rule 4: to know what is left over (`unevaluated…`) the validator goes again through all that applies
+        to the same value, and a pattern that looks around goes back and forth in a text: both are
+        counted as what they cost.
 """
 
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -21,8 +26,18 @@ PARTS_MAX: Final = 1000
 FREE: Final = 1_000_000
 """Checks of one value, about a quarter of a second."""
 PER_PLACE: Final = 100
+AGAIN: Final = 3
+"""How often all that applies to a value is gone through where what is left over counts."""
+BACKTRACKS_MAX: Final = 10_000
+"""Steps back of a pattern in one text, for which the validator gives up: it is no match then."""
+BACKTRACKING: Final = 500
+"""Checks that such a pattern costs."""
+PATTERNS_MAX: Final = 1024
+LEFT_OVER: Final = ("unevaluatedProperties", "unevaluatedItems")
+_LOOKS_AROUND: Final = re.compile(r"\(\?[=!<>(]|\\[1-9kKG]|[*+?}]\+")
+"""Beyond what a pattern of linear time may have."""
 
-HERE: Final = ("not", "if", "then", "else", "propertyNames")
+HERE: Final = ("not", "if", "then", "else")
 HERE_MANY: Final = ("allOf", "anyOf", "oneOf")
 HERE_NAMED: Final = ("dependentSchemas", "dependencies")
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -39,10 +54,11 @@ class Costs:
         self._roots: dict[int, Any] = {}
         """Of each part that is an object, the whole that it is in."""
         self._named: dict[str, Any] = dict(others)
+        self._looks_around = False
         for whole in (root, *others.values()):
             self._index(whole)
         self.recursive: set[int] = set()
-        self.is_large = self._parts(root, {}, set()) > PARTS_MAX
+        self.is_large = self._parts(root, {}, set()) > PARTS_MAX or self._looks_around
 
     def check(self, value: Any) -> None:
         """DoesNotFit, if checking a value would take too long."""
@@ -55,6 +71,7 @@ class Costs:
             one = left.pop()
             if isinstance(one, dict):
                 self._roots[id(one)] = whole
+                self._looks_around = self._looks_around or any(map(looks_around, patterns(one)))
                 for word in ("$id", "id", "$anchor", "$dynamicAnchor"):
                     if isinstance(one.get(word), str):
                         self._named.setdefault(one[word].rstrip("#"), one)
@@ -71,18 +88,18 @@ class Costs:
             return 1
         if id(part) not in known:
             around.add(id(part))
-            found = 1
-            for one in self._inside(part):
-                found += self._parts(one, known, around)
-                if found > PARTS_MAX:
-                    break
+            found, again = 1, again_of(part)
+            for times, some in ((again, self.here(part)), (1, self._inside(part))):
+                for one in some:
+                    found += times * self._parts(one, known, around)
+                    if found > PARTS_MAX:
+                        break
             around.discard(id(part))
             known[id(part)] = found
         return known[id(part)]
 
     def _inside(self, part: dict[str, Any]) -> Iterator[Any]:
-        yield from self.here(part)
-        for word in EACH_MEMBER:
+        for word in ("propertyNames", *EACH_MEMBER):
             yield part.get(word)
         for word in (*EACH_ITEM, "prefixItems"):
             yield from _listed(part.get(word))
@@ -141,25 +158,56 @@ class _Count:
         return found
 
     def _sum(self, part: dict[str, Any], value: Any) -> int:
-        found = 1
+        found, again = 1, again_of(part)
         for one in self._schema.here(part):
-            found += self.cost(one, value)
-        if isinstance(value, dict):
-            each = [part[word] for word in EACH_MEMBER if isinstance(part.get(word), dict)]
-            each += _values(part.get("patternProperties"))
-            named = part.get("properties")
-            for name, below in value.items():
-                if isinstance(named, dict) and name in named:
-                    found += self.cost(named[name], below)
-                for one in each:
-                    found += self.cost(one, below)
-        elif isinstance(value, list):
-            each = [one for word in EACH_ITEM for one in _listed(part.get(word)) if isinstance(one, dict)]
-            each += _listed(part.get("prefixItems"))
-            for below in value if each else ():
-                for one in each:
-                    found += self.cost(one, below)
+            found += again * self.cost(one, value)
+        for times, one, below in _below(part, value):
+            found += times * self.cost(one, below)
+            if found > self._max:
+                break
         return found
+
+
+def _below(part: dict[str, Any], value: Any) -> Iterator[tuple[int, Any, Any]]:
+    """What applies to a value's own text, names and members: how often, the part, and to what."""
+    if isinstance(value, str):
+        yield from ((BACKTRACKING, None, value) for one in patterns(part) if looks_around(one))
+    elif isinstance(value, dict):
+        each = [part[word] for word in EACH_MEMBER if isinstance(part.get(word), dict)]
+        each += _values(part.get("patternProperties"))
+        around = sum(map(looks_around, patterns(part)))
+        named, names = part.get("properties"), part.get("propertyNames")
+        for name, below in value.items():
+            if isinstance(named, dict) and name in named:
+                yield 1, named[name], below
+            if isinstance(names, dict):
+                yield 1, names, name
+            if around:
+                yield around * BACKTRACKING, None, name
+            for one in each:
+                yield 1, one, below
+    elif isinstance(value, list):
+        each = [one for word in EACH_ITEM for one in _listed(part.get(word)) if isinstance(one, dict)]
+        each += _listed(part.get("prefixItems"))
+        for below in value if each else ():
+            for one in each:
+                yield 1, one, below
+
+
+def again_of(part: dict[str, Any]) -> int:
+    return AGAIN if any(word in part for word in LEFT_OVER) else 1
+
+
+def patterns(part: dict[str, Any]) -> list[str]:
+    """The patterns of a part, for a text or for the names of members."""
+    names = part.get("patternProperties")
+    given = [part.get("pattern"), *(names if isinstance(names, dict) else ())]
+    return [one for one in given if isinstance(one, str)]
+
+
+@lru_cache(PATTERNS_MAX)
+def looks_around(pattern: str) -> bool:
+    return _LOOKS_AROUND.search(pattern) is not None
 
 
 def _places(value: Any) -> int:

@@ -17,7 +17,7 @@ import msgspec
 
 from tidelog.schemas.codec import Codec, array_of, relaxed
 from tidelog.schemas.documents import decoded, members, shown, told
-from tidelog.schemas.json_cost import Costs
+from tidelog.schemas.json_cost import BACKTRACKS_MAX, Costs
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import Reading
@@ -52,7 +52,10 @@ class JsonSchemaCodec(Codec):
         self._validates = reading.validates
         self._plan: JsonColumn | None = None
         try:
-            self._validator = jsonschema_rs.validator_for(self._root, retriever=self._found)
+            patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS_MAX)
+            self._validator = jsonschema_rs.validator_for(
+                self._root, retriever=self._found, pattern_options=patterns
+            )
             self._costs = Costs(self._root, self._others)
         except (ValueError, RecursionError) as error:
             why = getattr(error, "message", None) or told(error)
