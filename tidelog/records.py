@@ -230,11 +230,9 @@ def encode_batch(
     """One batch of `records`, whose offsets are numbered from `base_offset`."""
     assert records, "a batch holds at least one record"
     base_timestamp = records[0].timestamp_ms
-    body = bytearray()
-    for delta, record in enumerate(records):
-        _append_record(body, record, record.timestamp_ms - base_timestamp, delta)
+    encoded = [_encode_record(r, r.timestamp_ms - base_timestamp, delta) for delta, r in enumerate(records)]
     return seal_batch(
-        compress(codec, bytes(body)),
+        compress(codec, b"".join(encoded)),
         count=len(records),
         attributes=attributes | codec,
         base_timestamp=base_timestamp,
@@ -507,34 +505,32 @@ def _expect_end(data: bytes, at: int) -> None:
         raise CorruptMessage(f"{len(data) - at} bytes follow the last record")
 
 
-def _append_varint(out: bytearray, value: int) -> None:
-    value = (value << 1) ^ (value >> 63)
+def _long_varint(value: int) -> bytes:
+    out, value = bytearray(), (value << 1) ^ (value >> 63)
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+    return bytes(out)
 
 
-def _append_nullable(out: bytearray, value: bytes | None) -> None:
-    if value is None:
-        out.append(1)  # zigzag of -1
-    else:
-        _append_varint(out, len(value))
-        out += value
+_VARINTS: Final = tuple(_long_varint(value) for value in range(1024))
 
 
-def _append_record(out: bytearray, record: Record, timestamp_delta: int, delta: int) -> None:
-    body = bytearray(1)
-    _append_varint(body, timestamp_delta)
-    _append_varint(body, delta)
-    _append_nullable(body, record.key)
-    _append_nullable(body, record.value)
-    _append_varint(body, len(record.headers))
-    for name, value in record.headers:
-        _append_nullable(body, name.encode())
-        _append_nullable(body, value)
-    _append_varint(out, len(body))
-    out += body
+def _varint(value: int) -> bytes:
+    return _VARINTS[value] if 0 <= value < 1024 else _long_varint(value)
+
+
+def _nullable(value: bytes | None) -> bytes:
+    return b"\1" if value is None else _varint(len(value)) + value  # zigzag of -1
+
+
+def _encode_record(record: Record, timestamp_delta: int, delta: int) -> bytes:
+    place, headers = _varint(timestamp_delta) + _varint(delta), _varint(len(record.headers))
+    for name, header in record.headers:
+        headers += _nullable(name.encode()) + _nullable(header)
+    body = b"\0%b%b%b%b" % (place, _nullable(record.key), _nullable(record.value), headers)
+    return _varint(len(body)) + body
 
 
 def iterate_batches(buffer: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -19,7 +19,8 @@ from tidelog.faces.http.streams import RecordStream
 from tidelog.model import ONCE_PRODUCER_MIN, Offset, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.services.copies import Copies
-from tidelog.services.kv import Kv, KvGot
+from tidelog.services.kv import Kv
+from tidelog.services.kv_work import KvGot
 from tidelog.services.records import Batches, RecordService
 from tidelog.simulation import keyvalue_anew as anew
 from tidelog.simulation import keyvalue_copies as copies

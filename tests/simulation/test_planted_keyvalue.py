@@ -23,8 +23,9 @@ from tidelog.model import ONCE_PRODUCER_MIN
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
 from tidelog.services import kv
-from tidelog.services.kv import Kv, KvGet, KvGot
+from tidelog.services.kv import Kv
 from tidelog.services.kv_state import LeaderState
+from tidelog.services.kv_work import KvGet, KvGot
 from tidelog.simulation import keyvalue_watch as watch
 from tidelog.simulation import registers
 from tidelog.simulation.keyvalue import SAME_ANSWER, KvPace

@@ -6,6 +6,7 @@
     topics.py             topics made and deleted; topic_deletion.py waits until no node serves one
     serving.py            work that the leader of a partition does, whichever node was asked for it
     writing.py            writes that this node makes for clients that do not speak Kafka
+    joint_writes.py       one append for what comes in one turn of the loop
     lead_confirmation.py  whether this node still leads a partition
     leader_doubts.py      leaders to which the connection broke, until the election is known
     fenced_brokers.py     brokers that were fenced, told to clients that must hear of it for a while

@@ -52,7 +52,7 @@ _PAUSE_SECONDS: Final = 0.02
 _PAUSE_SECONDS_MAX: Final = 0.25
 _TRAVEL_SECONDS: Final = 0.25
 """How much longer the asking node waits, so that the leader's own word of a timeout arrives."""
-_ELSEWHERE: Final = (
+ELSEWHERE: Final = (
     NotLeader,
     LeaderNotAvailable,
     FencedLeaderEpoch,
@@ -113,6 +113,18 @@ class Serving:
         self._servers[kind] = serve
         self._works = None
 
+    def led_here(self, place: TopicPartition) -> Partition | None:
+        """The partition, if this node leads it, as far as it knows."""
+        broker = self._broker
+        topic = broker.image.topics.get(place.topic)
+        if topic is None or topic.partitions[place.partition].leader != broker.node_id:
+            return None
+        try:
+            partition: Partition = broker.partition(topic.id, place.partition)
+        except BrokerError:
+            return None  # it is being opened
+        return partition if partition.leader is not None else None
+
     # Asking.
 
     async def call(
@@ -142,7 +154,7 @@ class Serving:
                 told = await self._try(topic, place, work, answer, deadline, node)
             except _OtherPartitions as error:
                 raise unknown or error from None
-            except _ELSEWHERE as error:
+            except ELSEWHERE as error:
                 failure: BrokerError = error
             except OutcomeUnknown as error:
                 if not is_repeatable:

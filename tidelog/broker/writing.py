@@ -15,7 +15,6 @@ Rule 3: `copies` adds to what the topic demands and never takes away from it, bu
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
@@ -25,6 +24,7 @@ from tidelog.log.producers import RememberedBatch
 from tidelog.log.unpacking import are_keyed
 from tidelog.model import NO_PRODUCER, ONCE_PRODUCER_MIN, Offset, ProducerId
 from tidelog.partition.driver import Partition
+from tidelog.partition.leader import Leader
 from tidelog.records import SEQUENCE_MODULUS, Record, encode_batch
 
 _REUSED: Final = "this Idempotency-Key was used for another request"
@@ -174,17 +174,24 @@ class Write:
                 raise self._unknown(str(error)) from error
 
     def _unknown(self, why: str) -> OutcomeUnknown:
-        leader = self._leader
-        facts: dict[str, object] = {"partition": self._partition.name.partition}
-        with suppress(AttributeError):
-            facts["offset"] = self.offset
-            facts["written"] = leader.written_end >= self.end
-            facts["committed"] = leader.high_watermark >= self.end
-            facts["replicas"] = leader.copies_of(self.end)
-            if facts["committed"]:
-                facts["outcome"] = "committed"
-        return OutcomeUnknown(
-            f"written here, but {why}; it may be committed yet. Look, or ask again with the same "
-            "Idempotency-Key",
-            **facts,
-        )
+        return outcome_unknown(self._partition, self._leader, self.offset, self.end, why)
+
+
+def outcome_unknown(
+    partition: Partition, leader: Leader, offset: Offset, end: Offset, why: str
+) -> OutcomeUnknown:
+    """What to say of records that stand in the log, from `offset` to `end`, and may not stay."""
+    is_committed = leader.high_watermark >= end
+    facts: dict[str, object] = {
+        "partition": partition.name.partition,
+        "offset": offset,
+        "written": leader.written_end >= end,
+        "committed": is_committed,
+        "replicas": leader.copies_of(end),
+    }
+    if is_committed:
+        facts["outcome"] = "committed"
+    return OutcomeUnknown(
+        f"written here, but {why}; it may be committed yet. Look, or ask again with the same Idempotency-Key",
+        **facts,
+    )

@@ -1,7 +1,7 @@
 """Coordinators of this node: shards of state, each joined to the partition that keeps it.
 
 Rule 1: effects of a shard go through one queue, in order, never recursively: writes reach the log
-        in the order of their numbers.
+        in the order of their numbers. Those of one turn of the loop are one batch.
 Rule 2: nothing is served before a shard's log has been folded to its end.
 Rule 3: a write whose outcome is not known ends its shard; the state is read anew from the log.
 Rule 4: what cannot be read ends no node (`log_reader.py`). It makes its partition refuse all
@@ -13,11 +13,12 @@ Rule 5: nothing is answered without a lease: another node may coordinate by now,
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.joint_writes import BYTES_MAX, size_of
 from tidelog.broker.log_reader import LogReader, Unreadable
 from tidelog.broker.topics import create_topic
 from tidelog.controller.decisions import NewTopic
@@ -80,18 +81,18 @@ S = TypeVar("S", bound=Shard)
 
 
 class _Stored:
-    """Awaits the fate of one write of a shard."""
+    """Awaits the fate of one batch, which holds some writes of a shard."""
 
-    __slots__ = ("_driver", "_shard", "_write", "deadline")
+    __slots__ = ("_driver", "_shard", "_writes", "deadline")
 
-    def __init__(self, driver: "ShardDriver[Any]", shard: Shard, write: int) -> None:
+    def __init__(self, driver: "ShardDriver[Any]", shard: Shard, writes: Sequence[int]) -> None:
         self._driver = driver
         self._shard = shard
-        self._write = write
+        self._writes = writes
         self.deadline = float("inf")
 
     def settled(self, error: BrokerError | None) -> None:
-        self._driver.settled(self._shard, self._write, error)
+        self._driver.settled(self._shard, self._writes, error)
 
 
 class ShardDriver(Generic[S]):
@@ -104,6 +105,8 @@ class ShardDriver(Generic[S]):
         """In whose epoch it serves. If the partition is led anew, it is by another driver, which
         knows what others have written meanwhile."""
         self._queue: deque[Any] = deque()
+        self._gathered: list[Append] = []
+        """Writes of this turn, for which the log has no place yet."""
         self._performing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -198,6 +201,7 @@ class ShardDriver(Generic[S]):
         self.refusal = None
         kept = [effect for effect in self._queue if isinstance(effect, Answer)]
         self._queue.clear()  # its writes would pass for those of the next one
+        self._gathered.clear()
         self.perform([*kept, *old.unload(error)])
 
     def reload(self) -> None:
@@ -233,21 +237,44 @@ class ShardDriver(Generic[S]):
                 if isinstance(effect, Answer):
                     _answer(effect)
                 elif isinstance(effect, Append):
-                    self._append(effect)
+                    self._gather(effect)
                 else:
+                    self._flush()
                     self._do(effect)
         finally:
             self._performing = False
         self._set_timer()
 
-    def _append(self, effect: Append) -> None:
-        shard, write = self.shard, effect.write
-        writer = effect.writer or _NOBODY
+    def _gather(self, effect: Append) -> None:
+        """Let a write wait for those that come in this turn; those of a transaction go alone."""
+        if effect.writer is not None:
+            self._flush()
+            self._append([effect], effect.writer, TRANSACTIONAL)
+            return
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._gathered.append(effect)
+
+    def _end_turn(self) -> None:
+        self._flush()
+        self.perform(())  # what came of it
+
+    def _flush(self) -> None:
+        """Append what was gathered, in as few batches as may be."""
+        bytes_max = min(BYTES_MAX, self._partition.config.max_message_bytes)
+        while gathered := self._gathered:  # a shard that is given up on the way leaves nothing
+            size, count = size_of(gathered[0].records), 1
+            while count < len(gathered) and (size := size + size_of(gathered[count].records)) <= bytes_max:
+                count += 1
+            together = gathered[:count]
+            del gathered[:count]
+            self._append(together, _NOBODY)
+
+    def _append(self, effects: Sequence[Append], writer: Writer, attributes: int = 0) -> None:
+        shard, writes = self.shard, [effect.write for effect in effects]
+        records = [record for effect in effects for record in effect.records]
         batch = encode_batch(
-            effect.records,
-            producer_id=writer.producer_id,
-            producer_epoch=writer.epoch,
-            attributes=0 if effect.writer is None else TRANSACTIONAL,
+            records, producer_id=writer.producer_id, producer_epoch=writer.epoch, attributes=attributes
         )
         try:
             if self._partition.leader is not self._leader:
@@ -255,31 +282,39 @@ class ShardDriver(Generic[S]):
             offset, _, done = self._partition.append(
                 batch,
                 acks=-1,
-                waiter=_Stored(self, shard, write),
+                waiter=_Stored(self, shard, writes),
                 pins_bytes=len(batch),
                 internal=True,
-                is_keyed=are_keyed(effect.records),
+                is_keyed=are_keyed(records),
             )
         except BrokerError as error:
             if self.shard is shard:
-                self._queue.extend(shard.store_failed(write, error, self.now()))
+                self._fail(shard, writes, error)
             return
         self.has_written = True
         if self.shard is not shard:
-            return  # it was given up meanwhile; the next one finds the write in the log
-        self._appended(shard, write, offset)
+            return  # it was given up meanwhile; the next one finds the writes in the log
+        for effect in effects:
+            self._appended(shard, effect.write, offset)
+            offset += len(effect.records)
         if done:
-            self._queue.extend(shard.stored(write, self.now()))
+            self._queue.extend(shard.stored(writes[-1], self.now()))
 
-    def settled(self, shard: Shard, write: int, error: BrokerError | None) -> None:
+    def _fail(self, shard: S, writes: Sequence[int], error: BrokerError) -> None:
+        at = self.now()
+        for write in writes:
+            self._queue.extend(shard.store_failed(write, error, at))
+
+    def settled(self, shard: S, writes: Sequence[int], error: BrokerError | None) -> None:
         if shard is not self.shard:
             return  # of a shard that was given up
         if error is None:
-            self.perform(shard.stored(write, self.now()))
+            self.perform(shard.stored(writes[-1], self.now()))
         elif isinstance(error, _UNKNOWN_FATE):
             self.reload()
         else:
-            self.perform(shard.store_failed(write, error, self.now()))
+            self._fail(shard, writes, error)
+            self.perform(())
 
     # Time.
 

@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cold_reads import load
+from tidelog.broker.joint_writes import JointWrite, size_of
 from tidelog.broker.lead_confirmation import Confirming
-from tidelog.broker.serving import Work
 from tidelog.broker.writing import Write, digest_of, find_repeated, reused
 from tidelog.copies.node.views import View, Views
 from tidelog.copies.views.kv import (
@@ -36,26 +36,24 @@ from tidelog.copies.views.kv import (
     KvView,
     find_refused,
     get_entry,
-    has_effect,
     may_be_met,
-    record_of,
     scan,
     version_of,
 )
 from tidelog.errors import (
     BrokerError,
-    ConcurrentTransactions,
     InvalidTopic,
     NotLeader,
     OffsetNotAvailable,
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from tidelog.model import INTERNAL_TOPICS, NO_OFFSET, NO_PRODUCER, Epoch, Offset, ProducerId, TopicPartition
+from tidelog.model import INTERNAL_TOPICS, NO_OFFSET, NO_PRODUCER, Offset, ProducerId, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
 from tidelog.services.kv_expiring import Expiring
-from tidelog.services.kv_state import LeaderState
+from tidelog.services.kv_state import Asked, Decision, Decisions, LeaderState, tell_all
+from tidelog.services.kv_work import KvGet, KvGot, KvScan, KvScanned, KvStable, KvStableAt, KvWrite, KvWritten
 from tidelog.wire.partitioner import partition_for
 
 A = TypeVar("A", bound=msgspec.Struct)
@@ -67,67 +65,6 @@ _NOT_DONE: Final = (b"nothing to do", b"refused")
 """How a request came out that changed nothing, where the log remembers it."""
 _LOCAL_SECONDS_MAX: Final = 0.5
 """How long a replica may take to reach what a reader has seen elsewhere; then another is asked."""
-
-
-class KvGet(Work, frozen=True, kw_only=True):
-    is_read: ClassVar[bool] = True
-    key: bytes
-    is_strong: bool
-    after: Offset = 0
-    """What the reader has seen: the answer must be at least as new."""
-
-
-class KvGot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    entry: Entry | None
-    applied: Offset
-    """The answer is of the log up to here, at least."""
-
-
-class KvScan(Work, frozen=True, kw_only=True):
-    is_read: ClassVar[bool] = True
-    prefix: bytes
-    beyond: bytes | None
-    limit: int
-    is_strong: bool
-    after: Offset = 0
-
-
-class KvStable(Work, frozen=True, kw_only=True):
-    """Asked by a replica that begins: how far is all decided that anybody can have shown?"""
-
-    is_read: ClassVar[bool] = True
-    epoch: Epoch
-    """In which the replica follows: an older leader may not know of all."""
-
-
-class KvStableAt(msgspec.Struct, frozen=True, kw_only=True):
-    offset: Offset
-
-
-class KvScanned(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    entries: tuple[Entry, ...]
-    applied: Offset
-    is_cut: bool
-    """There are more."""
-
-
-class KvWrite(Work, frozen=True, kw_only=True):
-    """Changes of one partition: all of them, or none."""
-
-    changes: tuple[Change, ...]
-    once: ProducerId = NO_PRODUCER
-    copies: int | None = None
-
-
-class KvWritten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    offset: Offset
-    """Of the first change; the others follow. NO_OFFSET where nothing was to be written."""
-    existed: tuple[bool | None, ...] = ()
-    """Whether each key was there before; None where that does not matter. Empty for a repeat."""
-    refused: tuple[tuple[int, Offset | None], ...] = ()
-    """The changes whose condition does not hold, and their keys' versions. Then none was done."""
-    is_repeat: bool = False
-    """Refused as it was before: the condition did not hold then, and the versions are of now."""
 
 
 class Kv:
@@ -324,6 +261,59 @@ class Kv:
     # Writing.
 
     async def _serve_write(self, partition: Partition, work: KvWrite, deadline: float) -> KvWritten:
+        if work.once != NO_PRODUCER or work.copies is not None:
+            return await self._write_alone(partition, work, deadline)
+        loop = asyncio.get_running_loop()
+        while True:
+            state = await self._ready(partition, deadline)
+            asked = Asked(work.changes, deadline, loop.create_future())
+            state.asked.put(asked)
+            told = await asked.reply
+            if isinstance(told, KvWritten):
+                return told
+            if told is not None:
+                await self._certain(partition, state.leader, told.seen, deadline)
+                return KvWritten(offset=NO_OFFSET, existed=told.existed, refused=told.refused)
+
+    def _write_together(self, state: LeaderState, asked: Sequence[Asked]) -> int:
+        """Decide what came in one turn, and append it as one batch; how many that were."""
+        clock, taken = self._broker.host.clock, 0
+        try:
+            is_known = not state.is_over and state.catch_up() is None and state.is_known
+        except BrokerError as error:
+            return tell_all(asked, error)
+        if not is_known:
+            return tell_all(asked, None)  # they come again once it is
+        write = JointWrite(state.partition, clock)
+        decisions = Decisions(state, write.base, clock.wall_ms())
+        unwritten: list[tuple[Asked, Decision]] = []
+        for one in asked:
+            if not one.reply.done():  # else it has left
+                try:
+                    decision = decisions.decide(one.changes)
+                except BrokerError as error:
+                    one.reply.set_exception(error)
+                else:
+                    records, size = decision.records, size_of(decision.records)
+                    if not write.has_room(size):
+                        break
+                    if records:
+                        answer = KvWritten(offset=write.end, existed=decision.existed)
+                        write.add(records, size, one.reply, answer, one.deadline)
+                        decisions.keep(records)
+                    else:
+                        unwritten.append((one, decision))
+            taken += 1
+        is_written = write.append()
+        if is_written and not write.is_stamped:
+            state.overlay.take(decisions.entries, write.end)
+        for one, decision in unwritten:
+            # What it was decided on may not be in the log: then it is decided anew.
+            one.reply.set_result(decision if is_written or decision.seen <= write.base else None)
+        return taken
+
+    async def _write_alone(self, partition: Partition, work: KvWrite, deadline: float) -> KvWritten:
+        """A write that is known by a key, or waits for other replicas than the next one."""
         state = await self._ready(partition, deadline)
         write = Write(partition, self._broker.host.clock, copies=work.copies, deadline=deadline)
         # From here to the append there is no other turn.
@@ -343,31 +333,20 @@ class Kv:
             if is_void:
                 return KvWritten(offset=NO_OFFSET, existed=(False,))
             return KvWritten(offset=offset)
-        before = [state.current(change.key) if change.asks else None for change in work.changes]
-        for change in work.changes:
-            if change.if_version is not None and state.overlay.is_undecided(change.key):
-                raise ConcurrentTransactions(
-                    f"an open transaction has written the key {change.key!r}; try again"
-                )
-        refused = find_refused(work.changes, before)
-        existed = tuple(
-            (one is not None and one.value is not None) if change.asks else None
-            for change, one in zip(work.changes, before, strict=True)
-        )
-        if refused or not has_effect(work.changes, existed):
-            seen = max(state.overlay.certain_at(change.key) for change in work.changes)
-            unmet = [work.changes[at] for at, _ in refused]
+        decisions = Decisions(state, partition.log.end, self._broker.host.clock.wall_ms())
+        made = decisions.decide(work.changes)
+        if not made.records:
+            unmet = [work.changes[at] for at, _ in made.refused]
             settled_to = state.leader.high_watermark
             remembers = work.once != NO_PRODUCER and all(may_be_met(c, settled_to) for c in unmet)
             if remembers:  # all that it depends on lies before it in the log
-                write.append_nothing(work.once, stale if refused else void)
+                write.append_nothing(work.once, stale if made.refused else void)
                 await write.committed()
             if not remembers or work.copies == 0:
-                await self._certain(partition, state.leader, seen, deadline)
-            return KvWritten(offset=NO_OFFSET, existed=existed, refused=refused)
-        now_ms = self._broker.host.clock.wall_ms()
-        write.append([record_of(change, now_ms) for change in work.changes], work.once, done)
-        return KvWritten(offset=await write.committed(), existed=existed)
+                await self._certain(partition, state.leader, made.seen, deadline)
+            return KvWritten(offset=NO_OFFSET, existed=made.existed, refused=made.refused)
+        write.append(made.records, work.once, done)
+        return KvWritten(offset=await write.committed(), existed=made.existed)
 
     async def _still_refused(
         self, state: LeaderState, work: KvWrite, write: Write, deadline: float
@@ -424,7 +403,7 @@ class Kv:
             raise NotLeader(leader=None)
         state = self._leading.get(partition.name)
         if state is None or state.partition is not partition or state.is_over:
-            state = self._leading[partition.name] = LeaderState(partition, leader, view)
+            state = self._leading[partition.name] = LeaderState(partition, leader, view, self._write_together)
             view.on_applied = state.settle
         return state  # else another was quicker
 

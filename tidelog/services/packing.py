@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidelog.broker.joint_writes import BYTES_MAX, size_of
 from tidelog.broker.writing import NO_DIGEST, batch_of, digest_of
 from tidelog.config import TopicConfig
 from tidelog.errors import (
@@ -70,14 +71,22 @@ class Packed:
     numbers: list[int] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     data: bytes = b""
+    """The batch; empty while it may be left to whoever appends it together with others."""
     digest: int = NO_DIGEST
     """Of what was asked for, where that has an Idempotency-Key."""
+
+    def sealed(self) -> bytes:
+        """The batch, for who writes it alone."""
+        return self.data or bytes(batch_of(self.records, NO_PRODUCER))
 
 
 def pack(
     count: int, config: TopicConfig, records: Sequence[NewRecord], once: ProducerId, keyless: int, now_ms: int
 ) -> dict[int, Packed]:
-    """The records by partition, encoded. Refuses what leaders would, of which some too late."""
+    """The records by partition, encoded unless they are few and plain.
+
+    Refuses what leaders would, of which some too late.
+    """
     batches: dict[int, Packed] = {}
     for at, record in enumerate(records):
         _check(at, record, count, config, now_ms)
@@ -94,7 +103,10 @@ def pack(
                 timestamp_ms=now_ms if record.timestamp_ms is None else record.timestamp_ms,
             )
         )
+    is_plain = once == NO_PRODUCER and not any(one.headers or one.timestamp_ms for one in records)
     for batch in batches.values():
+        if is_plain and 2 * size_of(batch.records) < min(BYTES_MAX, config.max_message_bytes):
+            continue  # it is right, whoever encodes it
         if once != NO_PRODUCER:
             asked = [(*records[at][:3], records[at].timestamp_ms) for at in batch.numbers]
             batch.digest = digest_of(msgspec.msgpack.encode(asked))

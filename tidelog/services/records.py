@@ -1,6 +1,6 @@
 """Records written and read for who does not speak Kafka, at whichever node it asks.
 
-Rule 1: what a request has for one partition is one batch, and is written as a whole or not at all.
+Rule 1: what a request has for one partition is of one batch, and is written as a whole or not at all.
 Rule 2: what can be seen to be wrong is refused before any partition is written to.
 Rule 3: only what is decided is shown, unless somebody asks for more: nothing above the last stable
         offset, and nothing of transactions that were aborted.
@@ -56,6 +56,7 @@ from tidelog.model import (
 )
 from tidelog.partition.driver import Partition
 from tidelog.records import Record, iterate_batches, iterate_records
+from tidelog.services.joint_records import JointRecords, Written
 from tidelog.services.packing import NewRecord, Outcome, Packed, PartlyWritten, Placed, pack
 
 if TYPE_CHECKING:
@@ -106,14 +107,6 @@ class ProduceWork(Work, frozen=True, kw_only=True):
     """Of what was asked for, where that has an Idempotency-Key."""
     looks: bool = False
     """Write nothing: only look for what an earlier request with the same key has written."""
-
-
-class Written(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a batch stands."""
-
-    offset: Offset
-    is_repeat: bool = False
-    """An earlier request with the same Idempotency-Key has written it."""
 
 
 def has_written(partition: Partition, work: ProduceWork) -> bool:
@@ -218,6 +211,7 @@ class RecordService:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._turn = broker.host.random.getrandbits(30)
+        self._joint = JointRecords(broker)
         broker.serving.offer(ProduceWork, self._produce_here)
         broker.serving.offer(ReadWork, self._read_here)
 
@@ -313,8 +307,8 @@ class RecordService:
     ) -> dict[int, Packed]:
         """The batches as an earlier request with the same key had them, if one is found.
 
-            Before partitions were added to the topic, records may have gone to others than now. Records that
-        an earlier attempt is still writing there are not found.
+        Before partitions were added to the topic, records may have gone to others than now. Records
+        that an earlier attempt is still writing there are not found.
         """
         wanted = {number: batch.numbers for number, batch in batches.items()}
         for count in dict.fromkeys(reversed(sizes)):
@@ -357,8 +351,12 @@ class RecordService:
         *,
         looks: bool = False,
     ) -> Written | BrokerError:
+        if not batch.data and copies is None:
+            written = await self._joint.write(place, batch.records, seconds_max)
+            if written is not None:
+                return written
         work = ProduceWork(
-            batch=b"" if looks else batch.data,
+            batch=b"" if looks else batch.sealed(),
             count=len(batch.records),
             once=once,
             copies=copies,

@@ -50,10 +50,11 @@ class Ledger(Generic[C]):
 
     def note(self, number: int, base_offset: Offset) -> None:
         """The log has given `number` its place, and will commit it unless it fails."""
-        for write in reversed(self._writes):  # it was among the last to be appended
-            if write.number == number:
-                write.base_offset = base_offset
-                return
+        at = len(self._writes) - (self._next - number)  # unless a later one has failed
+        if not (0 <= at < len(self._writes) and self._writes[at].number == number):
+            at = next((i for i, write in enumerate(self._writes) if write.number == number), -1)
+        if at >= 0:
+            self._writes[at].base_offset = base_offset
 
     def take_stored(self, number: int) -> Iterator[Write[C]]:
         """`number` and all before it, in the order of the log."""

@@ -27,7 +27,8 @@ from tidelog.copies.views.kv import Change
 from tidelog.errors import OutcomeUnknown, TidelogError
 from tidelog.model import NO_PRODUCER, Offset, ProducerId, TopicPartition
 from tidelog.records import TRANSACTIONAL, Record, encode_batch
-from tidelog.services.kv import Kv, KvGet, KvGot, KvScanned, KvWritten
+from tidelog.services.kv import Kv
+from tidelog.services.kv_work import KvGet, KvGot, KvScanned, KvWritten
 from tidelog.simulation import keyvalue_copies, keyvalue_hearing, registers
 from tidelog.simulation.keyvalue_anew import BUCKET, Remade
 from tidelog.simulation.keyvalue_copies import Copier

@@ -5,7 +5,9 @@ import pytest
 
 from tests.unit.coordinators.transacting import Gate, Producer, on_a_coordinator, seen
 from tests.unit.kafka.test_groups import committed
+from tidelog.broker.joint_writes import BYTES_MAX
 from tidelog.cluster.messages import WriteMarkers
+from tidelog.coordinators import shard_drivers
 from tidelog.coordinators.shard_drivers import result_of
 from tidelog.errors import (
     CoordinatorNotAvailable,
@@ -16,6 +18,7 @@ from tidelog.errors import (
     StorageErrorAfterAppend,
 )
 from tidelog.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tidelog.records import iterate_batches
 from tidelog.shards.effects import Moment
 from tidelog.wire.apis import Api
 
@@ -167,24 +170,44 @@ def test_a_write_of_which_nothing_is_known_ends_the_shard(error, is_read_again):
         producer = Producer(node)
         await producer.init()
         driver, keeper = driver_of(node), keeper_of(node)
-        shard = driver.shard
+        shard, log = driver.shard, node.broker.partition(TRANSACTIONS_TOPIC, 0).log
+        end = log.end
         asking = asyncio.ensure_future(producer.init())
-        while not shard._writes:
+        while log.end == end:
             await asyncio.sleep(0)
         (write,) = shard._writes._ledger
 
-        driver.settled(shard, write.number, error)
+        driver.settled(shard, [write.number], error)
 
         assert await asking == (NOT_AVAILABLE if is_read_again else NOT_COORDINATOR)
         assert (driver.shard is not shard) == is_read_again
         assert keeper.driver_of(0) is driver
-        driver.settled(shard, write.number, None)  # late, and of a shard that is given up
+        driver.settled(shard, [write.number], None)  # late, and of a shard that is given up
 
     on_a_coordinator(story)
 
 
-def test_what_a_shard_left_to_be_written_is_not_written_for_the_next_one():
+def test_what_a_shard_writes_in_one_turn_is_one_batch():
+    async def story(node):
+        producers = [Producer(node, name) for name in ("a", "b", "c")]
+        for producer in producers:
+            await producer.init()  # from now on it has its producer id
+        partition = node.broker.partition(TRANSACTIONS_TOPIC, 0)
+        end = partition.log.end
+
+        assert await asyncio.gather(*(producer.init() for producer in producers)) == [OK] * 3
+
+        found = partition.read(end, 2**20, partition.log.end)
+        counts = [header.record_count for data in found.buffers for header, _ in iterate_batches(data)]
+        assert counts == [3]
+
+    on_a_coordinator(story)
+
+
+@pytest.mark.parametrize(("bytes_max", "left"), [(BYTES_MAX, 3), (1, 1)])
+def test_what_a_shard_left_to_be_written_is_not_written_for_the_next_one(monkeypatch, bytes_max, left):
     """Its writes are numbered from 0 on, as those of the next one are."""
+    monkeypatch.setattr(shard_drivers, "BYTES_MAX", bytes_max)
 
     async def story(node):
         producers = [Producer(node, name) for name in ("a", "b", "c")]
@@ -198,7 +221,7 @@ def test_what_a_shard_left_to_be_written_is_not_written_for_the_next_one():
 
             def append(self, *asked, **more):
                 driver._partition = partition
-                driver.settled(given_up, 0, NotLeader(leader=None))  # it is read again
+                driver.settled(given_up, [0], NotLeader(leader=None))  # it is read again
                 return partition.append(*asked, **more)
 
         driver._partition = Losing()
@@ -210,7 +233,7 @@ def test_what_a_shard_left_to_be_written_is_not_written_for_the_next_one():
         driver.perform(())
 
         assert await asyncio.gather(*asking) == [NOT_AVAILABLE] * 3
-        assert partition.log.end == end + 1, "what was being written, and nothing behind it"
+        assert partition.log.end == end + left, "what was being written, and nothing behind it"
         while not driver.shard.is_loaded:
             await asyncio.sleep(0.01)
         assert driver.shard is not given_up

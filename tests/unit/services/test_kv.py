@@ -7,10 +7,19 @@ import pytest
 
 from tests.unit.broker.node import Machine, Node, on_a_node
 from tests.unit.kafka.test_configs import alter
+from tidelog.broker.joint_writes import AT_ONCE_MAX, BYTES_MAX
 from tidelog.broker.writing import once_of
 from tidelog.copies.views.kv import Change, record_of
-from tidelog.errors import InvalidTopic, OutOfOrderSequence, UnknownTopicOrPartition
+from tidelog.errors import (
+    InvalidTopic,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    OutOfOrderSequence,
+    UnknownTopicOrPartition,
+)
 from tidelog.model import TopicPartition
+from tidelog.partition.driver import Partition
 from tidelog.records import TRANSACTIONAL, Marker, Record, encode_batch, iterate_batches
 from tidelog.services.services import Services
 
@@ -95,6 +104,100 @@ def test_a_change_sees_what_is_not_committed_yet():
 
         assert (await first).offset == 0
         assert second.refused == ((0, 0),)
+
+    in_a_bucket(story)
+
+
+def batches_of(node):
+    partition = node.broker.partition("b", 0)
+    found = partition.read(0, 2**20, partition.log.end)
+    return [header.record_count for data in found.buffers for header, _ in iterate_batches(data)]
+
+
+def test_what_comes_in_one_turn_is_one_batch():
+    async def story(bucket):
+        puts = await asyncio.gather(*(bucket.put(b"%d" % n, b"v") for n in range(10)))
+
+        assert [one.offset for one in puts] == list(range(10))
+        assert batches_of(bucket.node) == [10]
+        assert await bucket.get(b"7") == (b"v", 7)
+
+    in_a_bucket(story)
+
+
+def test_more_than_a_turn_takes_goes_in_the_next_ones_in_its_order():
+    async def story(bucket):
+        puts = await asyncio.gather(*(bucket.put(b"%d" % n, b"v") for n in range(AT_ONCE_MAX + 10)))
+
+        assert [one.offset for one in puts] == list(range(AT_ONCE_MAX + 10))
+        assert batches_of(bucket.node) == [AT_ONCE_MAX, 10]
+
+    in_a_bucket(story)
+
+
+def test_large_values_of_one_turn_share_no_batch():
+    async def story(bucket):
+        await asyncio.gather(*(bucket.put(b"%d" % n, b"v" * (BYTES_MAX // 2)) for n in range(3)))
+
+        assert batches_of(bucket.node) == [1, 1, 1]
+
+    in_a_bucket(story)
+
+
+def test_a_change_that_is_refused_takes_no_other_of_its_turn_with_it():
+    async def story(bucket):
+        await bucket.put(b"k", b"0")
+
+        results: Any = await asyncio.gather(
+            bucket.put(b"a", b"1"),
+            bucket.put(b"a", b"2", if_version=-1),
+            bucket.put(b"b", b"v" * 1_100_000),
+            bucket.kv.write(PLACE, [Change(b"c", b"3")], seconds=0.0),
+            bucket.put(b"k", b"4", if_version=0),
+            return_exceptions=True,
+        )
+
+        before, stale, too_large, late, after = results
+        assert before.offset == 1 and stale.refused == ((0, 1),)
+        assert isinstance(too_large, MessageTooLarge)
+        assert isinstance(late, OutcomeUnknown) and late.known["offset"] == 2
+        assert after.offset == 3
+
+    in_a_bucket(story)
+
+
+def test_a_refusal_is_decided_anew_if_what_it_was_decided_on_was_not_written(monkeypatch):
+    async def story(bucket):
+        partition = bucket.node.broker.partition("b", 0)
+        append, refusals = Partition.append, [NotEnoughReplicas(in_sync=1, needed=2)]
+
+        def refuse_once(self, *args, **wanted):
+            if refusals and self is partition:
+                raise refusals.pop()
+            return append(self, *args, **wanted)
+
+        monkeypatch.setattr(Partition, "append", refuse_once)
+        results: Any = await asyncio.gather(
+            bucket.put(b"k", b"1"), bucket.put(b"k", b"2", if_version=-1), return_exceptions=True
+        )
+        first, second = results
+
+        assert isinstance(first, NotEnoughReplicas)
+        assert second.offset == 0 and await bucket.get(b"k") == (b"2", 0)
+
+    in_a_bucket(story)
+
+
+def test_who_leaves_before_the_turn_ends_has_written_nothing():
+    async def story(bucket):
+        await bucket.put(b"k", b"0")
+        leaving = asyncio.ensure_future(bucket.put(b"a", b"1"))
+        staying = asyncio.ensure_future(bucket.put(b"b", b"2"))
+        await asyncio.sleep(0)
+        leaving.cancel()
+
+        assert (await staying).offset == 1
+        assert await bucket.get(b"a") is None
 
     in_a_bucket(story)
 

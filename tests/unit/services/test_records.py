@@ -24,7 +24,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.log.reading import Read
-from tidelog.records import Codec, Record, encode_batch
+from tidelog.records import Codec, Record, encode_batch, iterate_batches
 from tidelog.services.packing import NewRecord, PartlyWritten, Placed
 from tidelog.services.records import ASIDE_BYTES, LATEST, ReadOutside, RecordService
 from tidelog.wire.apis import Api
@@ -256,6 +256,49 @@ def test_a_write_that_is_not_committed_in_time_has_an_outcome_that_is_unknown():
             await service.produce("t", [NewRecord(value=b"a")], seconds_max=0.0)
 
         assert raised.value.known["offset"] == 0 and raised.value.known["committed"] is False
+
+    on_a_node(story)
+
+
+def test_small_requests_of_one_turn_are_one_batch_in_each_partition():
+    async def story(node):
+        await node.create("t", partitions=2)
+        service = RecordService(node.broker)
+
+        placed = await asyncio.gather(
+            *(
+                service.produce("t", [NewRecord(value=b"%d" % n, partition=n % 2)], seconds_max=SECONDS)
+                for n in range(8)
+            )
+        )
+
+        assert placed == [[Placed(n % 2, n // 2)] for n in range(8)]
+        for number in range(2):
+            partition = node.broker.partition("t", number)
+            found = partition.read(0, 2**20, partition.log.end)
+            counts = [h.record_count for data in found.buffers for h, _ in iterate_batches(data)]
+            assert counts == [4]
+
+    on_a_node(story)
+
+
+def test_a_request_that_leaves_or_runs_out_of_time_takes_none_of_its_turn_with_it():
+    async def story(node):
+        await node.create("t")
+        service = RecordService(node.broker)
+
+        def write(value, seconds=SECONDS):
+            record = NewRecord(value=value)
+            return asyncio.ensure_future(service.produce("t", [record], seconds_max=seconds))
+
+        leaving, late, whole = write(b"a"), write(b"b", 0.0), write(b"c")
+        await asyncio.sleep(0)
+        leaving.cancel()
+
+        with pytest.raises(OutcomeUnknown) as raised:
+            await late
+        assert raised.value.known["offset"] == 0 and raised.value.known["committed"] is False
+        assert await whole == [Placed(0, 1)]
 
     on_a_node(story)
 

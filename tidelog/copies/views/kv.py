@@ -57,13 +57,15 @@ class Entry(NamedTuple):
     expires_at_ms: int | None
 
 
-def entry_of(record: Record) -> Entry:
+def entry_of(record: Record, version: Offset | None = None) -> Entry:
+    """What a record makes of its key; `version` is its offset, if that is not in it yet."""
     assert record.key is not None, "compacted topics take no record without a key"
     expires = None
     for name, value in record.headers:
         if name == EXPIRES_HEADER and value is not None and value.isdigit() and len(value) < 19:
             expires = int(value)
-    return Entry(record.key, record.value, record.offset, record.timestamp_ms, expires)
+    version = record.offset if version is None else version
+    return Entry(record.key, record.value, version, record.timestamp_ms, expires)
 
 
 class KvView:
@@ -268,6 +270,12 @@ class Overlay:
                 if record.key is not None:
                     self._note(entry_of(record), record.offset + 1)
         self.end = header.next_offset
+
+    def take(self, entries: Sequence[Entry], end: Offset) -> None:
+        """Take what was appended just now, which ends at `end`, without reading it from the log."""
+        for entry in entries:
+            self._note(entry, entry.version + 1)
+        self.end = end
 
     def skip(self, end: Offset) -> None:
         """There is nothing before `end`: it was compacted."""

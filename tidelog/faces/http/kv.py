@@ -26,7 +26,8 @@ from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.values import show_key, show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, Wanted, wanted_of
 from tidelog.model import INTERNAL_TOPICS, Offset, TopicPartition
-from tidelog.services.kv import Kv, KvScanned, KvWritten
+from tidelog.services.kv import Kv
+from tidelog.services.kv_work import KvScanned, KvWritten
 from tidelog.wire.partitioner import partition_for
 
 KEY_BYTES_MAX: Final = 4096
