@@ -16,7 +16,7 @@ from tidelog.host import Clock
 from tidelog.log.unpacking import are_keyed
 from tidelog.model import NO_PRODUCER, NO_TIMESTAMP, Offset
 from tidelog.partition.driver import Partition
-from tidelog.records import Record
+from tidelog.records import HEADER_BYTES, Record
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class JointWrite:
         self._leader = partition.leading()
         self._records: list[Record] = []
         self._members: list[_Member] = []
-        self._size = 0
+        self._size = HEADER_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self.base = partition.log.end
         self.deadline = 0.0

@@ -38,7 +38,7 @@ from tidelog.errors import (
 from tidelog.log.unpacking import are_keyed
 from tidelog.model import NO_EPOCH, NO_PRODUCER, Offset, TopicPartition
 from tidelog.partition.driver import Partition
-from tidelog.records import TRANSACTIONAL, BatchHeader, encode_batch
+from tidelog.records import HEADER_BYTES, TRANSACTIONAL, BatchHeader, encode_batch
 from tidelog.shards.effects import Answer, Append, Moment, Writer
 from tidelog.wire.names import partition_for
 
@@ -263,7 +263,7 @@ class ShardDriver(Generic[S]):
         """Append what was gathered, in as few batches as may be."""
         bytes_max = min(BYTES_MAX, self._partition.config.max_message_bytes)
         while gathered := self._gathered:  # a shard that is given up on the way leaves nothing
-            size, count = size_of(gathered[0].records), 1
+            size, count = HEADER_BYTES + size_of(gathered[0].records), 1
             while count < len(gathered) and (size := size + size_of(gathered[count].records)) <= bytes_max:
                 count += 1
             together = gathered[:count]

@@ -282,6 +282,22 @@ def test_small_requests_of_one_turn_are_one_batch_in_each_partition():
     on_a_node(story)
 
 
+def test_what_a_topic_takes_alone_it_takes_in_a_turn_with_others():
+    """The batch that they share has a header, too, and may be no larger than the topic allows."""
+
+    async def story(node):
+        await node.create("t", **{"max.message.bytes": "1000"})
+        service = RecordService(node.broker)
+
+        placed = await asyncio.gather(
+            *(service.produce("t", [NewRecord(value=b"x" * 466)], seconds_max=SECONDS) for _ in range(4))
+        )
+
+        assert placed == [[Placed(0, offset)] for offset in range(4)]
+
+    on_a_node(story)
+
+
 def test_a_request_that_leaves_or_runs_out_of_time_takes_none_of_its_turn_with_it():
     async def story(node):
         await node.create("t")
