@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidelog.host import Bytes
+from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.wire.apis import Api
 
 
@@ -33,7 +34,7 @@ class Client:
     """Who is at the other end of a connection."""
 
     address: str
-    principal: str = "User:ANONYMOUS"
+    principal: Principal = ANONYMOUS
     software: str = ""
     """The library and its version, as the client said with ApiVersions (KIP-511)."""
 

@@ -31,6 +31,7 @@ from tidelog.kafka.produce import handle_produce, handle_repeated
 from tidelog.kafka.producer_ids import ProducerIds
 from tidelog.kafka.transactional_offsets import TransactionalOffsetApis
 from tidelog.kafka.transactions import TransactionApis
+from tidelog.security.principals import Principal
 from tidelog.wire.apis import APIS, Api
 from tidelog.wire.entities import MessageDamaged, decode_request, encode, response_entity
 from tidelog.wire.produce import Repeated
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 Answer: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[[Broker, Any, Request], Answer | Awaitable[Answer]]
-Perform: TypeAlias = Callable[[str, bytes, str], Awaitable[bytes]]
+Perform: TypeAlias = Callable[[str, bytes, Principal], Awaitable[bytes]]
 """A verb's answer, given its name, its parameters and who asks; both are JSON."""
 
 TRANSACTION_VERSION: Final = "transaction.version"
@@ -49,7 +50,7 @@ TRANSACTION_VERSION: Final = "transaction.version"
 TRANSACTION_LEVEL: Final = 2
 
 
-async def _no_verbs(verb: str, asked: bytes, principal: str) -> bytes:
+async def _no_verbs(verb: str, asked: bytes, principal: Principal) -> bytes:
     raise LeaderNotAvailable("this node performs no verbs yet")
 
 

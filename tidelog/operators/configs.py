@@ -18,7 +18,8 @@ from tidelog.kafka import configs
 from tidelog.kafka.configs import Entry, Resource, SettingChange, Source
 from tidelog.model import NodeId
 from tidelog.operators.values import LIMIT, After, DryRun, Limit, page
-from tidelog.operators.verbs import Http, Kind, Operation, Permission, Verb
+from tidelog.operators.verbs import Http, Permission, Verb
+from tidelog.security.permissions import Kind, Operation
 
 if TYPE_CHECKING:
     from tidelog.operators.desk import Desk

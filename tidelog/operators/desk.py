@@ -42,11 +42,13 @@ from tidelog.kafka.requests import Requests
 from tidelog.kafka.transactions import TransactionApis
 from tidelog.model import NodeId, Offset
 from tidelog.operators.table import VERBS
-from tidelog.operators.verbs import Operation, Resource, Verb
+from tidelog.operators.verbs import Verb
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
 from tidelog.raft.changes import VotersNotSettled
+from tidelog.security.permissions import Operation, Resource
+from tidelog.security.principals import Principal
 
 T = TypeVar("T")
 
@@ -71,7 +73,7 @@ _ELSEWHERE: Final = (
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
-Authorize = Callable[[str, Operation, Resource], None]
+Authorize = Callable[[Principal, Operation, Resource], None]
 """Lets a principal do an operation to a resource, or raises the error that it gets."""
 
 
@@ -96,7 +98,7 @@ class Desk:
 
     # Asking.
 
-    async def perform(self, name: str, asked: msgspec.Struct, *, principal: str) -> Any:
+    async def perform(self, name: str, asked: msgspec.Struct, *, principal: Principal) -> Any:
         """What the verb answers to `principal`; an error of the broker is raised."""
         verb = self._offered(name)
         if self.authorize is not None:
@@ -104,7 +106,7 @@ class Desk:
                 self.authorize(principal, needed.operation, needed.resource(asked))
         return await self.call(verb, asked)
 
-    async def perform_json(self, name: str, asked: bytes, principal: str) -> bytes:
+    async def perform_json(self, name: str, asked: bytes, principal: Principal) -> bytes:
         """The same, for who speaks JSON."""
         verb = self._offered(name)
         try:

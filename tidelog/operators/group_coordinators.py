@@ -24,7 +24,8 @@ from tidelog.groups.records import CommittedOffset
 from tidelog.kafka.groups import of_topic
 from tidelog.model import NO_EPOCH, NO_NODE, OFFSETS_TOPIC, NodeId, Offset, TopicPartition
 from tidelog.operators.values import LIMIT, After, Limit, PartitionNumber, page
-from tidelog.operators.verbs import DESCRIBE_CLUSTER, Kind, Operation, Permission, Verb
+from tidelog.operators.verbs import DESCRIBE_CLUSTER, Permission, Verb
+from tidelog.security.permissions import Kind, Operation
 from tidelog.wire.names import partition_for
 from tidelog.wire.subscription import CONSUMER, decode_assignment
 

@@ -30,7 +30,8 @@ from tidelog.operators.group_coordinators import (
     there,
 )
 from tidelog.operators.values import LIMIT, AfterPlace, DryRun, Limit, Natural, Partitions, page, page_places
-from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Kind, Operation, Permission, Verb
+from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Permission, Verb
+from tidelog.security.permissions import Kind, Operation
 
 if TYPE_CHECKING:
     from tidelog.operators.desk import Desk

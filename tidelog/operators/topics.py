@@ -21,7 +21,8 @@ from tidelog.errors import ConfigError, InvalidConfig
 from tidelog.log.directory import encode_id
 from tidelog.model import INTERNAL_TOPICS
 from tidelog.operators.values import LIMIT, After, Limit, page
-from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Kind, Operation, Permission, Verb
+from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Permission, Verb
+from tidelog.security.permissions import Kind, Operation
 
 if TYPE_CHECKING:
     from tidelog.operators.desk import Desk

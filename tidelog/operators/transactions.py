@@ -25,8 +25,9 @@ from tidelog.errors import (
 from tidelog.model import NO_NODE, TRANSACTIONS_TOPIC, NodeId, TopicPartition
 from tidelog.operators import offsets
 from tidelog.operators.values import LIMIT, LISTED_MAX, After, Limit, Place, page
-from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Kind, Operation, Permission, Verb
+from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Permission, Verb
 from tidelog.partition.driver import Partition
+from tidelog.security.permissions import Kind, Operation
 from tidelog.txn.events import TransactionView
 from tidelog.txn.placement import coordinator_key
 from tidelog.wire.names import partition_for

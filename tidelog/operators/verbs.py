@@ -7,49 +7,16 @@ Rule 2: the permissions of a row are Kafka's: an operation on a resource. The re
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.model import NodeId
+from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation, Resource
 
 if TYPE_CHECKING:
     from tidelog.operators.desk import Desk
-
-CLUSTER_NAME: Final = "kafka-cluster"
-"""The name of the one cluster resource, as Kafka writes it."""
-
-
-class Operation(Enum):
-    """What may be allowed or denied, by Kafka's names."""
-
-    READ = "Read"
-    WRITE = "Write"
-    CREATE = "Create"
-    DELETE = "Delete"
-    ALTER = "Alter"
-    DESCRIBE = "Describe"
-    DESCRIBE_CONFIGS = "DescribeConfigs"
-    ALTER_CONFIGS = "AlterConfigs"
-
-
-class Kind(Enum):
-    """What an operation is done to, by Kafka's names."""
-
-    TOPIC = "Topic"
-    GROUP = "Group"
-    CLUSTER = "Cluster"
-    TRANSACTIONAL_ID = "TransactionalId"
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """One thing that permissions are given for."""
-
-    kind: Kind
-    name: str
 
 
 @dataclass(frozen=True, slots=True)

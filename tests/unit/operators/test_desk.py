@@ -14,6 +14,7 @@ from tidelog.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.operators.group_coordinators import ListGroups
 from tidelog.operators.offsets import leader_of
 from tidelog.operators.transactions import ListTransactions
+from tidelog.security.principals import ANONYMOUS
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +56,16 @@ def test_a_list_that_lacks_a_coordinator_is_not_given_out_as_whole(world, topic,
     driver = drivers.pop(0)  # as between an election and the moment in which its winner acts on it
 
     with pytest.raises(CoordinatorNotAvailable, match=f"nobody can say now what {topic}-0 has"):
-        world.do(world.node(1).desk.perform(verb, asked, principal="me"))
+        world.do(world.node(1).desk.perform(verb, asked, principal=ANONYMOUS))
     drivers[0] = driver
 
-    world.do(world.node(1).desk.perform(verb, asked, principal="me"))
+    world.do(world.node(1).desk.perform(verb, asked, principal=ANONYMOUS))
 
 
 def test_pages_of_groups_are_whole_whoever_coordinates_them(world):
     desk, found, after = world.node(2).desk, [], None
     while True:
-        answer = world.do(desk.perform("groups.list", ListGroups(limit=1, after=after), principal="me"))
+        answer = world.do(desk.perform("groups.list", ListGroups(limit=1, after=after), principal=ANONYMOUS))
         found += [one.group for one in answer.groups]
         if (after := answer.next) is None:
             break

@@ -14,7 +14,8 @@ from tidelog.faces.http import topics, verbs
 from tidelog.faces.http.app import make_app
 from tidelog.operators.table import VERBS
 from tidelog.operators.topics import ChangeTopic
-from tidelog.operators.verbs import CLUSTER_NAME, Kind, Operation, Resource
+from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation, Resource
+from tidelog.security.principals import Principal
 
 ROWS = list(VERBS.values())
 SAID: dict[str, Any] = {
@@ -56,7 +57,7 @@ def test_parameters_and_answers_cross_the_link_between_nodes(verb):
 def test_every_verb_over_http_asks_for_its_permission_before_it_is_done(operation):
     asked: list[tuple[Operation, Resource]] = []
 
-    def deny(principal: str, wanted: Operation, resource: Resource) -> None:
+    def deny(principal: Principal, wanted: Operation, resource: Resource) -> None:
         asked.append((wanted, resource))
         raise PolicyViolation(f"{principal} may not")
 
@@ -85,7 +86,9 @@ def test_a_verb_that_is_two_operations_of_kafkas_asks_for_both_permissions():
         desk = Face(node).desk
         desk.authorize = lambda principal, wanted, resource: asked.append(wanted)
         await node.create("t")
-        await desk.perform("topics.change", ChangeTopic(topic="t", partitions=2), principal="User:ann")
+        await desk.perform(
+            "topics.change", ChangeTopic(topic="t", partitions=2), principal=Principal.parse("User:ann")
+        )
 
     on_a_node(story)
     assert asked == [Operation.ALTER, Operation.ALTER_CONFIGS]

@@ -20,9 +20,7 @@ from tidelog.faces.http.openapi import PLACE
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.operators.table import VERBS
 from tidelog.operators.verbs import Http, Verb
-
-ANONYMOUS: Final = "User:ANONYMOUS"
-"""Who asks over HTTP: nobody is asked for a name there."""
+from tidelog.security.principals import ANONYMOUS
 
 
 async def perform(call: Call, name: str, asked: msgspec.Struct) -> Any:
