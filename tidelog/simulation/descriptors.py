@@ -11,7 +11,7 @@
 | want of descriptors ends no node     | one that serves refuses what it cannot open, and does it  |
 |                                      | when it can; only a start may give up (`world.py`)        |
 
-Python repeats system calls that a signal interrupts, `host.py` those that it makes by itself. So
+Python repeats system calls that a signal interrupts, `host/` those that it makes by itself. So
 no node meets EINTR but for a file system of its own mind; then it may end, and must lose nothing.
 """
 
