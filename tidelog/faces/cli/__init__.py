@@ -23,6 +23,7 @@ from tidelog.faces.cli import (
     backup,
     bench,
     brokers,
+    certs,
     cluster,
     configs,
     consume,
@@ -113,6 +114,7 @@ app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(log.app, name="log")
 app.add_typer(backup.app, name="backup")
+app.add_typer(certs.app, name="certs")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(archive.app, name="archive")
 app.command("restore")(restore.restore)
