@@ -76,6 +76,9 @@ def lost_of(error: httpx.RequestError, request: Request) -> Lost:
         why = "it took too long to connect"
     elif isinstance(error, httpx.TimeoutException):
         why = f"there was no answer within {request.seconds_max:g} s"
+    elif isinstance(error, httpx.RemoteProtocolError):
+        words = str(error).rstrip(".") or "the answer was not HTTP"
+        why = f"{words}; is this the http= address of the node's ready line?"
     else:
         why = _NUMBER.sub("", str(error)) or type(error).__name__
     return Lost(why=why, was_sent=not isinstance(error, _NEVER_SENT))

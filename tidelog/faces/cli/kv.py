@@ -112,7 +112,7 @@ def create(
         print_json(found)
     else:
         count = found["partitions"]
-        print(f"{plain(bucket)} is there: {count} partition{'s' * (count != 1)}")
+        print(f"bucket {plain(bucket)} is ready: {count} partition{'s' * (count != 1)}")
 
 
 @app.command("put")
@@ -152,7 +152,7 @@ def put(
     content = read_value(value, as_text=as_text)
     from tidelog.client import ABSENT
 
-    with _client(http, bucket) as client:
+    with _client(http, bucket, key) as client:
         entry = client.kv(bucket).put(
             key,
             content,
@@ -163,7 +163,7 @@ def put(
     if as_json:
         print_json({"key": key, "value": content, "version": entry.version})
     else:
-        print(f"{plain(key)} is at version {entry.version}")
+        print(f"{plain(key)} written, version {entry.version}")
 
 
 @app.command("get")
@@ -206,12 +206,12 @@ def delete(
       tidelog kv delete settings theme
       tidelog kv delete settings theme --if-version 41
     """
-    with _client(http, bucket) as client:
+    with _client(http, bucket, key) as client:
         deleted = client.kv(bucket).delete(key, if_version=if_version, min_replicas_ack=min_replicas_ack)
     if as_json:
         print_json({"key": key, "deleted": deleted})
     else:
-        print(f"{plain(key)} {'deleted' if deleted else 'was not there'}")
+        print(f"{plain(key)} {'deleted' if deleted else 'does not exist'}")
 
 
 @app.command("list")
@@ -325,7 +325,7 @@ def drop(bucket: Bucket, yes: Yes = False, http: Http = DEFAULT_HTTP, as_json: A
 
 
 @contextmanager
-def _client(http: str, bucket: str | None = None) -> "Iterator[Client]":
+def _client(http: str, bucket: str | None = None, key: str | None = None) -> "Iterator[Client]":
     """A client; what a node says of the bucket, in terms of these commands."""
     from tidelog.client import Conflict
 
@@ -335,8 +335,8 @@ def _client(http: str, bucket: str | None = None) -> "Iterator[Client]":
             yield client
         except Conflict as error:
             version = error.version
-            now = "the key does not exist" if version is None else f"the key is at version {version}"
-            raise UserError(f"not written: {now} in {bucket!r}; get it, then decide again") from error
+            now = "does not exist" if version is None else f"is at version {version}"
+            raise UserError(f"not written: key {key!r} of {bucket!r} {now}; read it, decide again") from error
 
 
 def _document(entry: "Entry") -> dict[str, Any]:

@@ -91,7 +91,7 @@ def read_value(text: str, *, as_text: bool) -> Any:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         if text.lstrip().startswith(("{", "[", '"')):
-            raise UserError(
+            raise UsageError(
                 f"the value looks like JSON but does not parse: {error}; --text stores it as text"
             ) from None
         return text

@@ -118,7 +118,7 @@ def create(
     if as_json:
         print_json(found)
     else:
-        print(f"{plain(queue)} is there; who receives a message has it for {_visible(found)} s")
+        print(f"queue {plain(queue)} is ready; a receiver holds a message for {_visible(found)} s")
 
 
 def _visible(found: dict[str, Any]) -> str:
@@ -186,7 +186,7 @@ def publish(
     if as_json:
         print_json({"id": made})
     else:
-        print(f"message {made} is in {plain(queue)}")
+        print(f"message {made} published to {plain(queue)}")
 
 
 @app.command("receive")

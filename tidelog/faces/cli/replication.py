@@ -140,7 +140,7 @@ async def gather(client: "MembersClient", replica: NodeId | None, topics: list[s
     silent: dict[NodeId, str] = {}
     for node, broker in view.brokers.items():
         if broker.fenced:
-            silent[node] = "it is down or cut off"
+            silent[node] = "down or cut off"
             continue
         endpoint = await client.http_endpoint(broker)
         if endpoint is None:
@@ -156,7 +156,8 @@ async def gather(client: "MembersClient", replica: NodeId | None, topics: list[s
     known = [one for one in await client.topics() if not topics or one.name in topics]
     for node in silent:
         if view.brokers[node].fenced:
-            silent[node] = f"it is down or cut off; {copies_without(known, node)}"
+            away = away_for(found["behind"], node)
+            silent[node] = f"down or cut off{away}; {copies_without(known, node)}"
     return found | {"unled": unled_of(known, replica)}
 
 
@@ -175,6 +176,15 @@ def copies_without(known: "Iterable[TopicInfo]", node: NodeId) -> str:
         for (left, all_), count in sorted(short.items())
     ]
     return f"this leaves {', '.join(told)}"
+
+
+def away_for(behind: "Iterable[dict[str, Any]]", node: NodeId) -> str:
+    """For how long a broker has lacked what its leaders have; empty if no leader says.
+
+    A partition may be younger than that, or have lagged before: so the median counts.
+    """
+    ages = sorted(one["level_ms_ago"] for one in behind if one["node"] == node and "level_ms_ago" in one)
+    return f" for about {seconds(ages[len(ages) // 2] / 1000)}" if ages else ""
 
 
 def unled_of(known: "Iterable[TopicInfo]", replica: NodeId | None) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def create(
     if as_json:
         print_json(found)
     else:
-        print(f"{plain(room)} is there")
+        print(f"room {plain(room)} is ready")
 
 
 @app.command("describe")
@@ -123,7 +123,7 @@ def publish(
     if as_json:
         print_json({"id": made})
     else:
-        print(f"event {made} is in {plain(room)}")
+        print(f"event {made} appended to {plain(room)}")
 
 
 @app.command("history")

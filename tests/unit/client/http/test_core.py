@@ -291,6 +291,14 @@ def test_what_is_wrong_in_itself_is_refused_whichever_attempt_arrives(status):
     assert refused.value.status == status
 
 
+def test_an_address_that_does_not_speak_http_is_told_which_one_does():
+    fleet = Fleet()
+    fleet.says(KEY, Gone(httpx.RemoteProtocolError))
+
+    with pytest.raises(Unavailable, match="http= address of the node's ready line"):
+        fleet.client().kv("b").get("k")
+
+
 def test_a_read_that_was_lost_is_just_unavailable():
     fleet = Fleet()
     fleet.says(KEY, Gone(httpx.ReadTimeout))

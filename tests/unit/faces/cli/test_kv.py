@@ -127,7 +127,7 @@ def test_a_wrong_command_line_is_one_line_and_asks_nobody(tidelog, node, argumen
 def test_a_value_is_json_if_it_reads_as_that_and_text_otherwise(tidelog, node, value, stored):
     result = tidelog("kv", "put", "b", "k", value)
 
-    assert (result.code, result.out, result.err) == (0, "k is at version 1\n", "")
+    assert (result.code, result.out, result.err) == (0, "k written, version 1\n", "")
     assert node.entries["k"]["value"] == stored
 
 
@@ -196,7 +196,7 @@ def test_a_condition_that_does_not_hold_tells_the_version(tidelog, node, conditi
     result = tidelog("kv", "put", "b", "k", "2", *condition)
 
     assert result.code == 1 and result.out == ""
-    assert "the key is at version 1" in result.err and result.err.count("\n") == 1
+    assert "key 'k' of 'b' is at version 1" in result.err and result.err.count("\n") == 1
     assert node.entries["k"]["value"] == 1
 
 

@@ -97,7 +97,7 @@ def test_a_queue_is_made_with_its_settings(tidelog, node):
 
     result = tidelog("queue", "create", "jobs", "--visibility", "5m", "--ordered")
 
-    assert "has it for 30 s" in result.out
+    assert "holds a message for 30 s" in result.out
     assert node.last.body == {"visibility_ms": 300_000, "ordered": True}
     assert json.loads(tidelog("queue", "create", "jobs", "--json").out) == SHOWN
 
@@ -120,7 +120,7 @@ def test_a_message_is_published_as_json_or_text(tidelog, node):
     first = node.last.body["messages"][0]
     tidelog("queue", "publish", "jobs", "-", "--text", stdin=b"5")
 
-    assert result.out == "message 7 is in jobs\n"
+    assert result.out == "message 7 published to jobs\n"
     assert first == {"value": {"a": 1}, "attributes": {"to": "ada"}, "key": "k", "delay_ms": 600_000}
     assert node.last.body["messages"] == [{"value": "5"}]
     assert json.loads(tidelog("queue", "publish", "jobs", "x", "--json").out) == {"id": 7}

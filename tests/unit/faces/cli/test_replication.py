@@ -7,6 +7,7 @@ from tidelog.faces.cli.replication import (
     _merge,
     _notes,
     _scrubs,
+    away_for,
     bar,
     copies_without,
     is_whole,
@@ -87,7 +88,7 @@ def test_of_one_topic_its_followers_are_counted():
         ({}, {}, True),
         ({"behind": [late(3, "a")]}, {}, False),
         ({"running": [late(3, "a")]}, {}, False),
-        ({}, {2: "it is down or cut off"}, True),
+        ({}, {2: "down or cut off"}, True),
         ({}, {2: "what it leads is not told of: no answer"}, False),
     ],
 )
@@ -122,6 +123,14 @@ def test_what_nobody_leads_is_not_well_and_is_told_with_what_to_do():
     assert is_whole(found)
     assert not is_whole(found | {"unled": unled})
     assert any("tidelog promote t" in line for line in _notes(found | {"unled": unled}))
+
+
+def test_a_broker_that_is_down_is_told_with_the_time_that_it_has_been_away():
+    behind = [late(2, "a") | {"level_ms_ago": age} for age in (9_000, 61_000, 3_600_000)]
+    behind.append(late(3, "a") | {"level_ms_ago": 1000})
+
+    assert away_for(behind, 2) == " for about 1:01"
+    assert away_for(behind, 4) == ""
 
 
 def test_a_broker_that_is_down_is_told_with_the_copies_that_are_left():

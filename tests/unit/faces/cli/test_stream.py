@@ -62,7 +62,7 @@ def test_rooms_are_listed_made_described_and_deleted(tidelog, node):
     assert tidelog("stream", "list").out == "lobby\n"
     assert "first event" in tidelog("stream", "list").err
     made = tidelog("stream", "create", "lobby", "--retention", "7d", "--retention-events", "5")
-    assert made.out == "lobby is there\n"
+    assert made.out == "room lobby is ready\n"
     assert node.last.body == {"retention_ms": 604_800_000, "retention_events": 5}
     assert "1,200" in tidelog("stream", "describe", "lobby").out
     assert tidelog("stream", "delete", "lobby", "--yes").out == "lobby deleted\n"
@@ -79,7 +79,7 @@ def test_an_event_is_published_and_found_in_the_history(tidelog, node):
     )
 
     made = tidelog("stream", "publish", "lobby", '{"who": "ada"}', "--event", "joined")
-    assert made.out == "event 7 is in lobby\n"
+    assert made.out == "event 7 appended to lobby\n"
     assert node.last.body == {"data": {"who": "ada"}, "event": "joined"}
     table = tidelog("stream", "history", "lobby", "--from", "7", "--limit", "5").out
     assert "joined" in table and '{"who": "ada"}' in table
