@@ -104,7 +104,6 @@ def read_chunks(
 class Tally:
     """What a pass over a log has done so far."""
 
-    bytes_mapped: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
@@ -193,9 +192,7 @@ class Compaction:
                 for header, batch in batches:
                     if not self._map_batch(header, batch):
                         return
-                size = sum(header.size for header, _ in batches)
-                self.tally.bytes_mapped += size
-                yield size
+                yield sum(header.size for header, _ in batches)
             self.end = following  # over a gap, too
 
     def _chunks(self, segment: Segment) -> Iterator[list[tuple[BatchHeader, memoryview]]]:

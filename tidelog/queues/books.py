@@ -77,10 +77,6 @@ class Books:
 
     # What is left of queues that are deleted.
 
-    @property
-    def has_garbage(self) -> bool:
-        return bool(self._garbage)
-
     def throw_away(self, keys: Iterable[bytes], at: Moment) -> Effects:
         """Delete these keys in time; nobody writes them any more."""
         self._garbage.append(iter(keys))

@@ -18,7 +18,7 @@ restored, with its queues, into another cluster that has nothing.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -132,7 +132,6 @@ class Taken:
     """Messages that may have been acknowledged before it was there."""
     attempted: frozenset[bytes] = frozenset()
     """What anybody had asked to be published or appended."""
-    read_after: Mapping[str, Offset] = field(default_factory=dict)
 
     def may_bring_back(self, topic: str) -> bool:
         """Whether it says of a topic that keys may be back that were deleted meanwhile."""
@@ -216,7 +215,6 @@ class Backups:
         taken.manifest = made.manifest
         taken.maybe_done = frozenset(queues.maybe_acked)
         taken.attempted = frozenset(queues.attempted)
-        taken.read_after = queues.pointers()
         return taken
 
     async def _restore_beside(self, taken: Taken) -> None:

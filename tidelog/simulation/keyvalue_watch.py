@@ -96,7 +96,6 @@ class KeyWatch:
         """Of topics, by their ids."""
         self._find = world.find
         self._seen: dict[int, tuple[int, dict[View, tuple[int, Offset]]]] = {}
-        self.views_checked = 0
         replicas.on_committed.append(self._on_committed)
         world.invariant("views", self._check, every=_CHECK_EVERY_EVENTS)
 
@@ -237,7 +236,6 @@ class KeyWatch:
         if position > truth.end:
             self._find(VIEW, f"{who}: only {truth.end} is committed")
             return
-        self.views_checked += 1
         wanted = truth.at(position)
         if entries != wanted:
             wrong = [

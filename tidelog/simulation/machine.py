@@ -53,7 +53,6 @@ class Machine:
         self.is_rotten = False
         """Whether bits of its sealed segments have flipped; they may be healed since."""
         """Whether the disk has lost or changed what it had promised to keep."""
-        self.boots = 0
         self.restarts_soon = False
 
     def __repr__(self) -> str:
@@ -80,7 +79,6 @@ class Machine:
 
     def reboot(self, loop: VirtualLoop) -> None:
         """Have power again. The monotonic clock begins anew, and the wall clock's battery held."""
-        self.boots += 1
         self.has_power = True
         before = self.clock
         self.clock = self._boot_clock(loop, before.wall_ms())

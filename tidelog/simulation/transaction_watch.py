@@ -152,11 +152,6 @@ class TransactionWatch:
         if truth.values.get(offset) != value and not truth.is_behind:
             self._world.fail(SHOWN, f"{place} {offset}: {value!r} is not what is there")
 
-    def stable_of(self, place: TopicPartition) -> tuple[Offset, Offset]:
-        """The last stable offset, and the end, of all that is known to be committed."""
-        self._refresh(place)
-        return self._truth(place).stable, self._truth(place).end
-
     def looked_up(self, group: str, place: TopicPartition, offset: Offset, since: int) -> None:
         """A client was told a group's offset; when it asked, `since` of them had been applied."""
         if any(t.is_behind for p, t in self._truths.items() if p.topic == OFFSETS_TOPIC):

@@ -52,12 +52,6 @@ def parse(document: bytes) -> Any:
         return _Lenient(text).value(0)[0]
 
 
-def _in_double_quotes(found: re.Match[str]) -> str:
-    if found[1] == "'":
-        return "'"
-    return found[0] if found[1] else '\\"'
-
-
 class _Lenient:
     """JSON with what Spark's parser allows beyond it: single quotes, +INF and the like."""
 

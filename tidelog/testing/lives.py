@@ -35,10 +35,6 @@ _ROUNDS: Final = 50
 _ROUND_SECONDS_MAX: Final = 0.1
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
 class Abandoned(Protocol):
     """A connection."""
 

@@ -34,7 +34,6 @@ from tidelog.spark.tables.layout import Layout, LayoutError
 FILE_NAME: Final = "pipeline.yaml"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 ONCE: Final = "once"
-DEFAULT_INTERVAL: Final = "5 seconds"
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour)s?")
