@@ -13,11 +13,16 @@ a Kafka listener:
     wire.py         one connection: frames, versions, correlation ids
     cluster.py      the brokers: metadata, leaders, retries
     kafka.py        one method per request of clients
-    admin.py        and of Kafka's requests for operators: groups, offsets, settings
+    admin.py        and of Kafka's requests for operators: groups, offsets, settings, moves
+    members.py      brokers, and the quorum of the metadata
+    transactions.py  transactions listed, described and aborted
+    operator.py     all three for a process that goes on asking
     partitioner.py  which partition a record goes to, as Kafka's default decides
     producer.py     records in, batches out
     sender.py       batches that are made already, of one producer
+    transactional.py  writing in transactions, and one decision over many of them
     consumer.py     batches in, records out
+    group_member.py  one member of a consumer group
     slices.py       a range of offsets, as it was fetched
     frames.py       Produce and Fetch by hand, for those who count and do not decode
     load.py         a load generator
