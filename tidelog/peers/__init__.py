@@ -2,4 +2,10 @@
 
 A link carries requests and answers of any kind, numbered, over one connection; it reconnects, and says when
 a peer is gone. It does not know what the messages mean: rooms above register their kinds and handlers.
+
+    link.py      the way to one peer: connect, ask, notice when it is gone
+    breaker.py   whether a peer may be tried now
+    listener.py  where peers connect
+    stream.py    one connection, from either side
+    wire.py      the bytes on it
 """

@@ -12,5 +12,6 @@ upkeep.py       what is done for a table after its commits
 tiers.py        which small files become one
 merging.py      makes them one
 expiring.py     snapshots that are forgotten, and their files
+reading.py      files as rows of Spark, where Spark reaches no store; projecting.py: in the table's columns
 waiting.py      catalogs and stores that are away
 """
