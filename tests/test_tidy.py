@@ -94,7 +94,7 @@ LONG_MODULES = {
     "tidelog/records.py": 630,
     "tidelog/replication/follower_sessions.py": 622,
     "tidelog/replication/leader_fetchers.py": 558,
-    "tidelog/services/records.py": 570,
+    "tidelog/services/records.py": 560,
     "tidelog/simulation/disk.py": 707,
     "tidelog/simulation/history_check.py": 577,
     "tidelog/simulation/keyvalue.py": 707,

@@ -20,7 +20,14 @@ from uuid import UUID
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cold_reads import suspect
-from tidelog.errors import BrokerError, InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, StorageError
+from tidelog.errors import (
+    BrokerError,
+    InvalidRequest,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    StorageError,
+)
 from tidelog.host import Bytes, Disk
 from tidelog.kafka.context import Reply
 from tidelog.kafka.fetch_sessions import NO_SESSION, Interest, Key, Session, Sessions
@@ -171,10 +178,13 @@ class _Fetch:
         end = partition.readable_end(interest.epoch, followers_too=bool(self._rack))
         if end is None:
             return _NOTHING
-        if partition.leader is None:
-            if interest.offset > log.end:  # the leader has more
+        leader, is_beyond = partition.leader, interest.offset > log.end
+        if leader is None:
+            if is_beyond:  # the leader has more
                 raise OffsetNotAvailable(f"this follower ends at {log.end}")
-        elif self._rack and (nearer := self._nearer(partition.leader, interest.offset)) is not None:
+        elif is_beyond and len(leader.replicas) > 1 and not partition.has_lease():
+            raise NotLeader(leader=None)  # whoever leads by now may have more
+        elif self._rack and (nearer := self._nearer(leader, interest.offset)) is not None:
             fetched.preferred_replica = nearer
         fetched.high_watermark = end
         fetched.last_stable_offset = partition.last_stable_offset

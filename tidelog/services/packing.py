@@ -116,6 +116,26 @@ def pack(
     return batches
 
 
+def failure_of(
+    batches: dict[int, Packed], results: Sequence[Offset | BrokerError]
+) -> BrokerError | PartlyWritten:
+    """What is raised if some partitions, or the only one, did not take their records.
+
+    `results` are where the batches stand, or why they do not.
+    """
+    if len(results) == 1 and isinstance(results[0], BrokerError):
+        return results[0]
+    outcomes: dict[int, Outcome] = {}
+    for (number, batch), result in zip(batches.items(), results, strict=True):
+        for delta, at in enumerate(batch.numbers):
+            outcomes[at] = (
+                Outcome(number, None, result)
+                if isinstance(result, BrokerError)
+                else Outcome(number, Placed(number, result + delta))
+            )
+    return PartlyWritten([outcomes[at] for at in range(len(outcomes))])
+
+
 def _check(at: int, record: NewRecord, count: int, config: TopicConfig, now_ms: int) -> None:
     if record.partition is not None and not 0 <= record.partition < count:
         raise InvalidPartitions(

@@ -3,7 +3,8 @@
 Rule 1: what a request has for one partition is of one batch, and is written as a whole or not at all.
 Rule 2: what can be seen to be wrong is refused before any partition is written to.
 Rule 3: only what is decided is shown, unless somebody asks for more: nothing above the last stable
-        offset, and nothing of transactions that were aborted.
+        offset, and nothing of transactions that were aborted. Who asks past the log's end is told so
+        only by a leader that is sure to be it: a deposed one may lack what others have shown.
 Rule 4: the leader handles whole batches. They are packed and unpacked by the node that was asked,
         away from its event loop if there is much of it.
 Rule 5: who waits for records costs the leader a watcher for a few seconds at a time; so a leader
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 import msgspec
 
 from tidelog.broker.cold_reads import load
+from tidelog.broker.lead_confirmation import Confirming
 from tidelog.broker.offset_search import find_offset
 from tidelog.broker.serving import Work, side_by_side
 from tidelog.broker.topics import create_topic
@@ -57,7 +59,7 @@ from tidelog.model import (
 from tidelog.partition.driver import Partition
 from tidelog.records import Record, iterate_batches, iterate_records
 from tidelog.services.joint_records import JointRecords, Written
-from tidelog.services.packing import NewRecord, Outcome, Packed, PartlyWritten, Placed, pack
+from tidelog.services.packing import NewRecord, Packed, Placed, failure_of, pack
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -212,6 +214,7 @@ class RecordService:
         self._broker = broker
         self._turn = broker.host.random.getrandbits(30)
         self._joint = JointRecords(broker)
+        self._confirming = Confirming(broker)
         broker.serving.offer(ProduceWork, self._produce_here)
         broker.serving.offer(ReadWork, self._read_here)
 
@@ -286,7 +289,9 @@ class RecordService:
             )
         )
         if any(isinstance(result, BrokerError) for result in results):
-            raise _failed(batches, results)
+            raise failure_of(
+                batches, [one if isinstance(one, BrokerError) else one.offset for one in results]
+            )
         placed: dict[int, Placed] = {}
         for (number, batch), result in zip(batches.items(), results, strict=True):
             assert isinstance(result, Written)
@@ -456,7 +461,7 @@ class RecordService:
 
     async def _read_here(self, partition: Partition, work: ReadWork, deadline: float) -> Batches:
         broker = self._broker
-        end = partition.visible_end()
+        leader, end = partition.leading(), partition.visible_end()
         offset = work.offset
         if work.time_ms is not None:
             found = await find_offset(broker, partition, work.time_ms, work.committed_only)
@@ -470,6 +475,8 @@ class RecordService:
         give_up = min(deadline, now() + work.wait_seconds)
         while True:
             batches = await self._look(partition, work, offset)
+            if batches.is_outside and offset > partition.log.end:  # one that leads by now may have more
+                await self._confirming.confirm(partition, leader, deadline)
             left = give_up - now()
             if batches.end > offset or batches.is_outside or left <= 0:
                 return batches
@@ -516,23 +523,6 @@ class RecordService:
             purges=Purges(epoch, purges.count),
             aborted=tuple(aborted.find(offset, end) if aborted else ()),
         )
-
-
-def _failed(
-    batches: dict[int, Packed], results: Sequence[Written | BrokerError]
-) -> BrokerError | PartlyWritten:
-    """What is raised if some partitions, or the only one, did not take their records."""
-    if len(results) == 1 and isinstance(results[0], BrokerError):
-        return results[0]
-    outcomes: dict[int, Outcome] = {}
-    for (number, batch), result in zip(batches.items(), results, strict=True):
-        for delta, at in enumerate(batch.numbers):
-            outcomes[at] = (
-                Outcome(number, None, result)
-                if isinstance(result, BrokerError)
-                else Outcome(number, Placed(number, result.offset + delta))
-            )
-    return PartlyWritten([outcomes[at] for at in range(len(outcomes))])
 
 
 def _some(data: Bytes, offset: Offset, records_max: int) -> tuple[bytes, Offset, bool]:

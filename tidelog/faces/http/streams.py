@@ -243,6 +243,14 @@ async def open_stream(call: Call) -> RecordStream:
     )
 
 
+async def _look_beyond(service: RecordService, name: str, number: int, position: Offset) -> None:
+    """Problem if a partition certainly ends before `position`."""
+    try:
+        await service.read(name, number, offset=position, records_max=1)
+    except ReadOutside as error:
+        raise outside(error) from error
+
+
 async def begin_stream(
     service: RecordService,
     name: str,
@@ -286,9 +294,10 @@ async def begin_stream(
     for number, now in zip(numbers, found, strict=True):
         # A partition that the cursor does not know has come since it was written.
         position = now.offset if start == "latest" else known.get(number, now.log_start)
-        if not now.log_start <= position <= now.high_watermark:
-            asked = msgspec.structs.replace(now, offset=position)
-            raise outside(ReadOutside(asked))
+        if position < now.log_start:
+            raise outside(ReadOutside(msgspec.structs.replace(now, offset=position)))
+        if position > now.high_watermark:  # another leader may have shown more
+            await _look_beyond(service, name, number, position)
         positions[number] = position
         is_told_of_nothing = start != "latest" and (number not in known or position == 0)
         if is_told_of_nothing and now.purges is not None:
