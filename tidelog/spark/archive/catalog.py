@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlparse
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
@@ -33,6 +33,7 @@ from tidelog.spark.archive.tables import (
     NotArchived,
     TopicTable,
 )
+from tidelog.spark.tables.opening import load
 from tidelog.spark.tables.waiting import Away, is_away
 
 NAMESPACE: Final = "tidelog"
@@ -73,7 +74,7 @@ def open_catalog(warehouse: str, catalog: str | None = None, *, create: bool = F
         **properties,
     }
     try:
-        opened = load_catalog(name, **properties)
+        opened = load(name, properties)
     except Exception as error:  # each kind of catalog has errors of its own
         told = ",".join(f"{key}={properties[key]}" for key in SHOWN if key in properties)
         kind = CatalogAway if is_away(error) else ArchiveError

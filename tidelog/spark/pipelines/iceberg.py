@@ -26,6 +26,7 @@ from tidelog.spark.tables.evolving import evolve as follow
 from tidelog.spark.tables.expiring import Expiry
 from tidelog.spark.tables.layout import Layout, LayoutError, check_layout, partition_spec, sort_order
 from tidelog.spark.tables.notes import check_replay, note, written
+from tidelog.spark.tables.opening import load
 from tidelog.spark.tables.projecting import check_names
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import Patience
@@ -66,8 +67,6 @@ class Catalog:
         return cls({**ours, **told})
 
     def _load(self) -> Any:
-        from pyiceberg.catalog import load_catalog
-
         properties = dict(self.properties)
         uri, warehouse = properties.get("uri", ""), properties.get("warehouse", "")
         if uri.startswith("sqlite:///"):
@@ -75,7 +74,7 @@ class Catalog:
         if warehouse.startswith("file://"):
             Path(warehouse.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
         properties.setdefault("py-io-impl", SYNCED_IO)
-        return load_catalog(properties.pop("name", NAME), **properties)
+        return load(properties.pop("name", NAME), properties)
 
     def table(self, name: str) -> "Table":
         from pyiceberg.exceptions import NoSuchTableError

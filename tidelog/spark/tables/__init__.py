@@ -13,5 +13,6 @@ tiers.py        which small files become one
 merging.py      makes them one
 expiring.py     snapshots that are forgotten, and their files
 reading.py      files as rows of Spark, where Spark reaches no store; projecting.py: in the table's columns
+opening.py      catalogs, also when two processes open a new one at once
 waiting.py      catalogs and stores that are away
 """
