@@ -31,6 +31,8 @@ KUBERNETES_VARIABLES: Final = ("TIDELOG_SERVICE_", "TIDELOG_PORT")
 MISSPELT: Final = 0.9
 """How much a variable's name must resemble a setting's to count as a misspelt one."""
 TOPIC_DEFAULT_PREFIX: Final = "log."
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,21 @@ class NodeConfig:
     )
     kafka: str = setting("127.0.0.1:9092", "HOST:PORT that Kafka clients connect to.")
     kafka_advertised: str = setting("", "HOST:PORT that clients are told to use, if it differs from `kafka`.")
+    kafka_security_protocol: str = setting(
+        "PLAINTEXT",
+        "What clients at `kafka` speak: TLS with SSL and SASL_SSL; a proof of who they are with "
+        "SASL_PLAINTEXT and SASL_SSL.",
+        choices=PROTOCOLS,
+    )
+    sasl_enabled_mechanisms: str = setting(
+        "SCRAM-SHA-256,SCRAM-SHA-512",
+        "How clients may prove who they are. PLAIN sends the password itself: offer it over TLS only.",
+        choices=MECHANISMS,
+        is_list=True,
+    )
+    connections_max_reauth_ms: int = setting(
+        0, "For how long a proof by SASL lasts; then it must be repeated. 0: as the connection.", least=0
+    )
     http: str = setting(
         "127.0.0.1:8080",
         "HOST:PORT that HTTP clients connect to; empty turns HTTP off. If the port is in use and this "

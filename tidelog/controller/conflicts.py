@@ -24,9 +24,11 @@ from tidelog.controller.records import (
     PartitionChanged,
     PartitionsAdded,
     ProducerIdsGranted,
+    SaltsChosen,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserChanged,
 )
 from tidelog.model import Offset
 
@@ -39,6 +41,7 @@ CREATED: Final = "created topics and partitions"
 DELETED: Final = "deleted topics"
 ELIGIBLE: Final = "those who are eligible though they left an in-sync set"
 PRODUCER_IDS: Final = "producer ids"
+USERS: Final = "users"
 
 REMEMBERED_MAX: Final = 1000
 """So many commits back a proposal may have been decided."""
@@ -59,6 +62,8 @@ def touched(record: MetadataRecord) -> frozenset[Thing] | None:
             return frozenset({CONFIGS})
         case ProducerIdsGranted():
             return frozenset({PRODUCER_IDS})
+        case UserChanged() | SaltsChosen():
+            return frozenset({USERS})
         case BrokerRegistered() | BrokerFenced() | BrokerUnfenced():
             return frozenset({BROKERS})
         case BrokerShutdownWanted() | BrokerUnregistered():
@@ -85,6 +90,8 @@ def looked_at(records: Sequence[MetadataRecord]) -> frozenset[Thing] | None:
                 things |= {CREATED, DELETED, BROKERS, CONFIGS, ELIGIBLE}
             case ProducerIdsGranted():
                 things.add(PRODUCER_IDS)
+            case UserChanged() | SaltsChosen():
+                things.add(USERS)
             case _:
                 return None
     return frozenset(things) if records else None

@@ -26,16 +26,19 @@ from tidelog.controller.records import (
     PartitionsAdded,
     PartitionState,
     ProducerIdsGranted,
+    SaltsChosen,
     SnapshotBegan,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserChanged,
     VotersChanged,
     cluster_id_of,
     topic_id_of,
 )
 from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId, TopicPartition
 from tidelog.raft.voters import ReplicaKey, VoterSet
+from tidelog.security.scram import Verifier
 
 CORDONED: Final = "cordoned.log.dirs"
 """The setting of a node that shall get no more replicas."""
@@ -190,6 +193,10 @@ class ClusterImage:
         self.node_configs: dict[NodeId | None, dict[str, str]] = {}
         """What was changed while nodes ran; None is for all of them."""
         self.producer_ids_end = 0
+        self.users: dict[str, dict[str, Verifier]] = {}
+        """What is stored of their passwords, by mechanism."""
+        self.salts_secret = b""
+        """What the salts of users that do not exist are made of; empty before the first user."""
         self.voters = VoterSet()
         self.quorum_epoch: Epoch = 0
         self.quorum_leader: NodeId = NO_NODE
@@ -229,6 +236,8 @@ class ClusterImage:
             self.broker_epoch_last,
             self.node_configs,
             self.producer_ids_end,
+            self.users,
+            self.salts_secret,
             self.voters,
             self.quorum_epoch,
             self.quorum_leader,
@@ -305,6 +314,12 @@ class ClusterImage:
                 self.node_configs[record.node] = dict(record.config)
             case ProducerIdsGranted():
                 self.producer_ids_end = record.end
+            case UserChanged() if record.verifiers:
+                self.users[record.name] = dict(record.verifiers)
+            case UserChanged():
+                self.users.pop(record.name, None)
+            case SaltsChosen():
+                self.salts_secret = record.secret
             case NodeRegistered():
                 self.nodes[record.node] = record.incarnation
                 self._open_epochs(record.node)

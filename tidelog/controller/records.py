@@ -17,6 +17,7 @@ import msgspec
 
 from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId
 from tidelog.raft.voters import ReplicaKey, Voter
+from tidelog.security.scram import Verifier
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -187,6 +188,25 @@ class ProducerIdsGranted(_Record, frozen=True, tag="ProducerIdsGranted"):
     end: int
 
 
+# Users.
+
+
+class UserChanged(_Record, frozen=True, tag="UserChanged"):
+    """What is stored of the user's passwords is this now, by mechanism; of nothing the user is gone."""
+
+    name: str
+    verifiers: dict[str, Verifier]
+
+
+class SaltsChosen(_Record, frozen=True, tag="SaltsChosen"):
+    """What the salts of users that do not exist are made of, once there is a user."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "SaltsChosen()"
+
+
 class SnapshotBegan(_Record, frozen=True, tag="SnapshotBegan"):
     """The first record of a snapshot, never of a log: what no other record of it says."""
 
@@ -213,6 +233,8 @@ MetadataRecord: TypeAlias = (
     | TopicConfigChanged
     | NodeConfigChanged
     | ProducerIdsGranted
+    | UserChanged
+    | SaltsChosen
     | SnapshotBegan
 )
 

@@ -21,8 +21,10 @@ from tidelog.controller.records import (
     NodeConfigChanged,
     NodeRegistered,
     ProducerIdsGranted,
+    SaltsChosen,
     SnapshotBegan,
     TopicCreated,
+    UserChanged,
     VotersChanged,
     decode,
     encode,
@@ -51,6 +53,10 @@ def _records_before_topics(image: ClusterImage) -> Iterator[MetadataRecord]:
         yield NodeConfigChanged(node=changed, config=config)
     if image.producer_ids_end:
         yield ProducerIdsGranted(node=NO_NODE, end=image.producer_ids_end)
+    if image.salts_secret:
+        yield SaltsChosen(secret=image.salts_secret)
+    for name, verifiers in image.users.items():
+        yield UserChanged(name=name, verifiers=verifiers)
 
 
 def _broker(broker: BrokerImage) -> Iterator[MetadataRecord]:

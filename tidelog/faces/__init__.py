@@ -4,6 +4,7 @@ A face translates requests into calls of the broker and answers into bytes. It o
 survive is a record of some partition. `node.py` puts a whole node together.
 
     kafka.py       the Kafka listener: connections, and nothing of what requests mean
+    identities.py  what a node knows of users, and finds out about passwords
     node.py        a whole node: the broker and its faces
     notify.py      what a node tells systemd
     exposition.py  numbers in Prometheus's text format

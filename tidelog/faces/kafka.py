@@ -19,6 +19,7 @@ from tidelog.config import NodeConfig
 from tidelog.host import Bytes, Host, give_up_on_silence
 from tidelog.kafka.context import Client
 from tidelog.kafka.requests import Requests
+from tidelog.kafka.sasl import UNPROVED_BYTES_MAX, Identities, SaslSession
 from tidelog.model import Endpoint
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import MessageDamaged
@@ -143,7 +144,9 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._requests = listener.requests
         self._intake = listener.intake
-        self._frames = FrameBuffer(listener.config.socket_request_max_bytes)
+        self._sasl = listener.new_session()
+        bytes_max = listener.config.socket_request_max_bytes
+        self._frames = FrameBuffer(bytes_max if self._sasl is None else min(bytes_max, UNPROVED_BYTES_MAX))
         self._pipeline_max = listener.config.connections_pipeline_max
         self._undispatched: deque[bytearray] = deque()
         self._slots: deque[_Slot] = deque()
@@ -173,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         give_up_on_silence(stream)
         stream.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
-        self.client = Client(address=f"{peer[0]}:{peer[1]}" if peer else "?")
+        self.client = Client(address=f"{peer[0]}:{peer[1]}" if peer else "?", sasl=self._sasl)
         if not self._listener.admit(self):
             self.fail("too many connections; connections.max limits them")
         elif not self._listener.is_open:
@@ -293,9 +296,21 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines(pieces)
         if small:
             transport.write(b"".join(small))
+        if self._sasl is not None and not slots and not self._closing:
+            self._heed(self._sasl)
         if self._undispatched and not self._closing:
             self._dispatch()
             self.consider_reading()
+
+    def _heed(self, sasl: SaslSession) -> None:
+        """Act on what came of a proof: a failed one ends the connection, once that was answered."""
+        if sasl.has_failed:
+            _log.info("closed %s: it could not prove who it is", self.client.address)
+            self._closing = True
+            assert self.transport is not None
+            self.transport.close()
+        elif sasl.principal is not None:
+            self._frames.size_max = self._listener.config.socket_request_max_bytes
 
     def serve(self) -> None:
         """The listener is open: start what has come already, and read on."""
@@ -343,6 +358,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_if_stale(self, now: float, idle_seconds: float, frame_seconds: float) -> None:
         silent = now - self.last_progress
+        if self._sasl is not None and self._sasl.is_overdue:
+            self.fail("it did not prove in time who it is")
+            return
         if not self._writable:
             if silent > idle_seconds:
                 self.fail("it does not read its answers")
@@ -371,8 +389,12 @@ def _is_tagged(header: Header) -> bool:
 class KafkaListener:
     """Accepts Kafka clients and keeps an eye on them."""
 
-    def __init__(self, host: Host, requests: Requests, *, is_open: bool = True) -> None:
-        """Until it is open, clients may connect but are not served."""
+    def __init__(
+        self, host: Host, requests: Requests, *, identities: Identities | None = None, is_open: bool = True
+    ) -> None:
+        """With `identities` clients must prove who they are. Until it is open, they may connect but are
+        not served."""
+        self._identities = identities
         self._host = host
         self.requests = requests
         self.is_open = is_open
@@ -384,6 +406,12 @@ class KafkaListener:
         self._empty.set()
         self._server: asyncio.AbstractServer | None = None
         self._sweeper: asyncio.Task[None] | None = None
+
+    def new_session(self) -> SaslSession | None:
+        """What a new connection has to prove; None if nothing."""
+        if self._identities is None:
+            return None
+        return SaslSession(self._identities, self._host.clock.monotonic)
 
     @property
     def config(self) -> NodeConfig:

@@ -16,6 +16,7 @@ from tidelog.config import NodeConfig
 from tidelog.errors import TidelogError
 from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.listener import HttpListener
+from tidelog.faces.identities import Identities
 from tidelog.faces.kafka import KafkaListener
 from tidelog.faces.notify import notifier
 from tidelog.host import Host, allow_many_files, keep_memory, system_host
@@ -59,6 +60,7 @@ class Node:
         self.services: Services
         """There once the broker has opened, before anybody is served."""
         self.desk = Desk(self.broker)
+        self.identities = Identities(self.broker)
         self._host = host
         self._listener: KafkaListener | None = None
         self._http: HttpListener | None = None
@@ -125,7 +127,8 @@ class Node:
                 f"({error.strerror or error}); choose another --peer"
             ) from error
         requests = Requests(self.broker)
-        listener = self._listener = KafkaListener(self._host, requests, is_open=False)
+        proof = self.identities if self.config.kafka_security_protocol.startswith("SASL_") else None
+        listener = self._listener = KafkaListener(self._host, requests, identities=proof, is_open=False)
         self.services = Services(self.broker)
         requests.perform = self.desk.perform_json
         self.desk.open(requests)

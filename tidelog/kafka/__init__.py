@@ -9,6 +9,7 @@
     producer_ids.py, transactions.py, transactional_offsets.py, decisions.py
     admin.py                 directories, producers, elections, the quorum
     reassignments.py         replicas that move, brokers that are removed
+    sasl.py, users.py        proofs of who asks; users by Kafka's admin API
     restore_batches.py       RestoreBatches, our own: what a backup holds, at the offsets that it had
 
 Rule: a handler turns a request into a call and a result into an answer. It may touch the broker and the

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.host import Bytes
 from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.wire.apis import Api
+
+if TYPE_CHECKING:
+    from tidelog.kafka.sasl import SaslSession
 
 
 class Reply(Protocol):
@@ -35,6 +38,8 @@ class Client:
 
     address: str
     principal: Principal = ANONYMOUS
+    sasl: "SaslSession | None" = None
+    """What it has proved by SASL; None where its listener asks for no such proof."""
     software: str = ""
     """The library and its version, as the client said with ApiVersions (KIP-511)."""
 

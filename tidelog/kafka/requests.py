@@ -1,6 +1,7 @@
 """From a frame to its handler, and from the handler's answer to bytes.
 
-Rule 1: every request passes `authorize` before its body is looked at.
+Rule 1: every request passes `authorize` before its body is looked at; before that, on a listener
+        that wants proof, whether its sender has given it.
 Rule 2: Produce and Fetch have their own codecs and answer when they can; everything else is
         decoded and encoded by kio, and its handler returns or awaits one answer.
 Rule 3: what a handler refuses becomes the error in its answer. What it did not expect is logged
@@ -19,7 +20,7 @@ from tidelog.config import NodeConfig
 from tidelog.coordinators.groups import GroupCoordinator
 from tidelog.coordinators.transactions import TransactionCoordinator
 from tidelog.errors import BrokerError, LeaderNotAvailable, TidelogError, UnsupportedVersion
-from tidelog.kafka import admin, configs, offsets, reassignments, topics
+from tidelog.kafka import admin, configs, offsets, reassignments, sasl, topics, users
 from tidelog.kafka import restore_batches as restoring
 from tidelog.kafka.context import Client, Reply, Request, authorize
 from tidelog.kafka.decisions import DecisionApis
@@ -155,6 +156,10 @@ class Requests:
             Api.DESCRIBE_GROUPS: groups.describe_groups,
             Api.LIST_GROUPS: groups.list_groups,
             Api.DELETE_GROUPS: groups.delete_groups,
+            Api.SASL_HANDSHAKE: sasl.sasl_handshake,
+            Api.SASL_AUTHENTICATE: sasl.sasl_authenticate,
+            Api.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
+            Api.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
         }
         assert {*self._handlers, Api.PRODUCE, Api.FETCH} == set(APIS), "advertised = handled"
 
@@ -176,6 +181,9 @@ class Requests:
         if api is None:
             self._refuse_version(header, reply)
             return None
+        if client.sasl is not None and not client.sasl.admits(api):
+            reply.refuse(f"{api.title} before it was proved who asks")
+            return None
         try:
             authorize(client, api)
             if api is Api.PRODUCE:
@@ -195,6 +203,9 @@ class Requests:
         self, repeated: Repeated, batch: memoryview, size: int, client: Client, reply: Reply
     ) -> None:
         """Take a Produce of `size` bytes that says nothing new but `batch`."""
+        if client.sasl is not None and not client.sasl.admits(Api.PRODUCE):
+            reply.refuse("its session is over")
+            return
         try:
             authorize(client, Api.PRODUCE)
             handle_repeated(self._broker, repeated, batch, size, reply)

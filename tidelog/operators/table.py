@@ -15,6 +15,7 @@ from tidelog.operators import (
     quorum,
     topics,
     transactions,
+    users,
 )
 from tidelog.operators.verbs import Verb
 
@@ -32,6 +33,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         group_coordinators,
         transactions,
         offsets,
+        users,
     )
     for verb in family.VERBS
 }

@@ -6,5 +6,8 @@ same rules, whatever face it came through. This room imports only `errors` and `
 | module | what it holds |
 |---|---|
 | `principals.py` | who asks: a kind and a name |
+| `scram.py` | SCRAM, and what is stored of a password |
+| `sasl.py` | one exchange of messages that proves something, of each mechanism |
+| `failures.py` | what goes wrong where somebody proves who they are |
 | `permissions.py` | operations, and the resources that they are done to |
 """

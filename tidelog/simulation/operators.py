@@ -93,6 +93,8 @@ class _Draw:
                 return self.random.choice((self.users, self.own()))
             if name_of(operation) == "quorum_remove_voter":
                 return str(self.nodes + 1)  # who votes is for another situation to change
+            if name == "user":
+                return f"user-{self.random.randint(1, 2)}"
             if name == "group":
                 return f"{OWN}1"  # the one that commits offsets
             if name == "broker":
@@ -154,6 +156,7 @@ _BODIES: Final[dict[str, Callable[[_Draw], Any]]] = {
     "moves_begin_moves": _moves,
     "operations_promote_partition": lambda draw: {"node": draw.node()},
     "topics_make_topic": _new_topic,
+    "users_set_user": lambda draw: {"password": f"{draw.random.random()}"},
     "topics_change_topic": _topic_change,
 }
 """What an order of an operation says, by the operation's name, where nothing is not enough."""

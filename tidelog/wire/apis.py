@@ -4,7 +4,8 @@ Rule 1: an API is listed only when it works; clients switch to what they see by 
 Rule 2: minima stay at or below what kafkajs sends, which ignores them.
 
 Deviations from what is implemented are in the table itself: Produce is advertised from version 0,
-because older librdkafka gives up compression otherwise, and refused below 3. ListTransactions is
+because older librdkafka gives up compression otherwise, and refused below 3. SaslHandshake 0, whose
+messages have no headers, is refused for the same reason. ListTransactions is
 taken up to version 1: the next brings patterns of its sender, and Python's own can take for ever.
 """
 
@@ -38,6 +39,7 @@ class Api(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -52,6 +54,7 @@ class Api(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -59,6 +62,8 @@ class Api(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -116,6 +121,7 @@ APIS: Final[dict[Api, Versions]] = {
     Api.SYNC_GROUP: _speak(0, 5, flexible_from=4),
     Api.DESCRIBE_GROUPS: _speak(0, 6, flexible_from=5),
     Api.LIST_GROUPS: _speak(0, 5, flexible_from=3),
+    Api.SASL_HANDSHAKE: _speak(0, 1, taken_from=1, flexible_from=NEVER),
     Api.API_VERSIONS: _speak(0, 4, flexible_from=3),
     Api.CREATE_TOPICS: _speak(2, 7, flexible_from=5),
     Api.DELETE_TOPICS: _speak(1, 6, flexible_from=4),
@@ -130,6 +136,7 @@ APIS: Final[dict[Api, Versions]] = {
     Api.DESCRIBE_CONFIGS: _speak(1, 4, flexible_from=4),
     Api.ALTER_CONFIGS: _speak(0, 2, flexible_from=2),
     Api.DESCRIBE_LOG_DIRS: _speak(1, 4, flexible_from=2),
+    Api.SASL_AUTHENTICATE: _speak(0, 2, flexible_from=2),
     Api.CREATE_PARTITIONS: _speak(0, 3, flexible_from=2),
     Api.DELETE_GROUPS: _speak(0, 2, flexible_from=2),
     Api.ELECT_LEADERS: _speak(0, 2, flexible_from=2),
@@ -137,6 +144,8 @@ APIS: Final[dict[Api, Versions]] = {
     Api.ALTER_PARTITION_REASSIGNMENTS: _speak(0, 1, flexible_from=0),
     Api.LIST_PARTITION_REASSIGNMENTS: _speak(0, 0, flexible_from=0),
     Api.OFFSET_DELETE: _speak(0, 0, flexible_from=NEVER),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: _speak(0, 0, flexible_from=0),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: _speak(0, 0, flexible_from=0),
     Api.DESCRIBE_QUORUM: _speak(0, 2, flexible_from=0),
     Api.DESCRIBE_CLUSTER: _speak(0, 2, flexible_from=0),
     Api.DESCRIBE_PRODUCERS: _speak(0, 0, flexible_from=0),

@@ -21,14 +21,17 @@ from tidelog.controller.records import (
     PartitionsAdded,
     PartitionState,
     ProducerIdsGranted,
+    SaltsChosen,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserChanged,
     VotersChanged,
 )
 from tidelog.controller.reports import ReplicaReport, ReplicaReports
 from tidelog.model import NO_NODE, Endpoint
 from tidelog.raft.voters import ReplicaKey, Voter
+from tidelog.security.scram import Verifier
 
 NODES = (1, 2, 3, 4)
 AT = Endpoint(host="h", port=9)
@@ -156,6 +159,12 @@ def _configure_node(draw, image, number):
     return NodeConfigChanged(node=draw(st.sampled_from([None, *NODES])), config={"n": str(number)})
 
 
+def _change_user(draw, image, number):
+    names = draw(st.sets(st.sampled_from(["SCRAM-SHA-256", "SCRAM-SHA-512"])))
+    verifiers = {name: Verifier(b"salt", number, b"stored", b"server") for name in sorted(names)}
+    return UserChanged(name=draw(st.sampled_from(["u", "v"])), verifiers=verifiers)
+
+
 def _start_alone(draw, image, number):
     node = draw(st.sampled_from(NODES))
     if node in image.brokers:
@@ -200,6 +209,8 @@ _KINDS = [
     _of_broker(BrokerUnregistered),
     _lead,
     lambda draw, image, number: VotersChanged(voters=voters(*_some(draw))),
+    _change_user,
+    lambda draw, image, number: SaltsChosen(secret=bytes([number % 256])),
     lambda draw, image, number: ProducerIdsGranted(node=1, end=image.producer_ids_end + 1000),
 ]
 

@@ -22,6 +22,7 @@ from tidelog.controller.records import (
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserChanged,
 )
 from tidelog.controller.reports import ReplicaReports
 
@@ -42,7 +43,9 @@ GRANTED = ProducerIdsGranted(node=1, end=1000)
 SET = TopicConfigChanged(topic="b", config={})
 NODE_SET = NodeConfigChanged(node=None, config={})
 
-PROPOSED = [A0, MADE, GROWN, GONE, GRANTED, SET, NODE_SET]
+USER = UserChanged(name="u", verifiers={})
+
+PROPOSED = [A0, MADE, GROWN, GONE, GRANTED, SET, NODE_SET, USER]
 
 
 def stands(proposed, *committed) -> bool:

@@ -18,10 +18,12 @@ from tidelog.controller.records import (
     PartitionsAdded,
     PartitionState,
     ProducerIdsGranted,
+    SaltsChosen,
     SnapshotBegan,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
+    UserChanged,
     VotersChanged,
     cluster_id_of,
     decode,
@@ -29,6 +31,7 @@ from tidelog.controller.records import (
 )
 from tidelog.model import Endpoint
 from tidelog.raft.voters import ReplicaKey
+from tidelog.security.scram import Verifier
 
 STATE = PartitionState(2**32 - 1, (1, 2, 3), (1, 3), -1, 7, 9, (2,), (4,), (2,), (ReplicaKey(1, "d"),))
 
@@ -53,6 +56,9 @@ RECORDS = [
     PartitionsAdded(topic="t", replicas=[[1, 2]], partitions=[STATE]),
     PartitionChanged(topic="x", partition=0, state=STATE),
     SnapshotBegan(version=1, broker_epoch_last=5),
+    UserChanged(name="u", verifiers={"SCRAM-SHA-256": Verifier(b"salt", 16384, b"stored", b"server")}),
+    UserChanged(name="u", verifiers={}),
+    SaltsChosen(secret=b"secret"),
 ]
 
 ALONE = [
@@ -82,6 +88,13 @@ def test_a_record_is_a_format_byte_and_a_map_tagged_with_its_name(record):
 
     assert data[0] == FORMAT == 1
     assert msgspec.msgpack.decode(data[1:])["type"] == type(record).__name__
+
+
+def test_no_secret_of_a_user_is_shown_where_records_are_logged():
+    shown = repr(RECORDS[-3:])
+
+    assert "'u'" in shown and "16384" in shown
+    assert not any(secret in shown for secret in ("salt", "stored", "server", "secret"))
 
 
 def test_a_field_of_a_later_version_is_passed_over():

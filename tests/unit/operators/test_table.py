@@ -27,6 +27,8 @@ SAID: dict[str, Any] = {
     "balance": True,
     "to": "latest",
     "name": "n",
+    "user": "u",
+    "password": "p",
     "places": [],
     "offsets": [],
 }

@@ -48,6 +48,7 @@ from tidelog.faces.cli import (
     stream,
     topics,
     transactions,
+    users,
 )
 from tidelog.faces.cli.common import INTERRUPTED, WRONG_USE, UsageError, complain
 
@@ -112,6 +113,7 @@ app.add_typer(replication.app, name="replication")
 app.command("promote")(promote.promote)
 app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
+app.add_typer(users.app, name="users")
 app.add_typer(log.app, name="log")
 app.add_typer(backup.app, name="backup")
 app.add_typer(certs.app, name="certs")

@@ -36,6 +36,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.faces.http.edge.messages import Response
+from tidelog.security.failures import AuthenticationFailed, UnknownUser
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -55,6 +56,8 @@ STATUS: Final[dict[int, int]] = {
     OffsetOutOfRange.code: 416,
     OutOfOrderSequence.code: 422,
     PolicyViolation.code: 403,
+    UnknownUser.code: 404,
+    AuthenticationFailed.code: 401,
     QueueFull.code: 429,
     InvalidTimestamp.code: 400,
     LeaderNotAvailable.code: 503,

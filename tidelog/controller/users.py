@@ -1,0 +1,65 @@
+"""Decisions about users: what is stored of their passwords.
+
+Rule: only verifiers are stored, of mechanisms that there are, with enough iterations.
+"""
+
+from collections.abc import Mapping
+
+from tidelog.controller.image import ClusterImage
+from tidelog.controller.records import MetadataRecord, SaltsChosen, UserChanged
+from tidelog.errors import InvalidRequest
+from tidelog.security.failures import UnacceptableCredential, UnknownUser
+from tidelog.security.principals import ANONYMOUS, NAME_CHARACTERS_MAX
+from tidelog.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, Verifier
+
+USERS_MAX = 10_000
+
+
+def check_name(name: str) -> str:
+    """The name, if a user may have it; InvalidRequest otherwise."""
+    if not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable() or name != name.strip():
+        raise InvalidRequest(
+            f"a user's name has 1 to {NAME_CHARACTERS_MAX} characters that can be printed, "
+            "and no spaces around them"
+        )
+    if name == ANONYMOUS.name:
+        raise InvalidRequest(f"{name} is whoever has proved nothing; choose another name")
+    return name
+
+
+def check_cost(iterations: int, salt: bytes) -> None:
+    """UnacceptableCredential if so many iterations, or such a salt, are none to store."""
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise UnacceptableCredential(
+            f"{iterations} iterations; it takes {ITERATIONS_MIN} to {ITERATIONS_MAX} "
+            f"(kafka-configs.sh: SCRAM-SHA-256=[iterations={ITERATIONS_MIN},password=...])"
+        )
+    if not 8 <= len(salt) <= SALT_BYTES_MAX:
+        raise UnacceptableCredential(f"a salt has 8 to {SALT_BYTES_MAX} bytes")
+
+
+def change_user(
+    image: ClusterImage, name: str, changed: Mapping[str, Verifier | None], *, secret: bytes
+) -> list[MetadataRecord]:
+    """Set what is stored of a user, by mechanism; None removes it. `secret` serves if this is the first."""
+    before = image.users.get(name, {})
+    after = dict(before)
+    for mechanism, verifier in changed.items():
+        assert mechanism in HASHES, "whoever asks names one that there is"
+        if verifier is not None:
+            after[mechanism] = verifier
+        elif after.pop(mechanism, None) is None:
+            raise UnknownUser(f"there is no user {name!r} with a password of {mechanism}")
+    if not before and after:
+        check_name(name)
+        if len(image.users) >= USERS_MAX:
+            raise InvalidRequest(f"there are {USERS_MAX} users; more have to be told apart by certificates")
+    chosen = [] if image.salts_secret or not after else [SaltsChosen(secret=secret)]
+    return [*chosen, UserChanged(name=name, verifiers=after)]
+
+
+def remove_user(image: ClusterImage, name: str) -> list[MetadataRecord]:
+    """Forget a user and all its passwords."""
+    if name not in image.users:
+        raise UnknownUser(f"there is no user {name!r}")
+    return [UserChanged(name=name, verifiers={})]

@@ -1,0 +1,97 @@
+"""What a node knows of users, and finds out about passwords and tokens.
+
+Rule 1: a password is salted in a thread, one at a time, so that guessing costs who guesses and
+        nobody else. Too many at once are refused.
+Rule 2: a password that was right is remembered by a digest that only this process can make, for as
+        long as what is stored of it stays: a request with basic auth costs no salting each.
+Rule 3: a user that does not exist takes as long to refuse as a wrong password.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from tidelog.broker.broker import Broker
+from tidelog.config.setting import split_list
+from tidelog.security.failures import AuthenticationFailed
+from tidelog.security.principals import USER, Principal
+from tidelog.security.sasl import Proved
+from tidelog.security.scram import HASHES, PASSWORD_BYTES_MAX, Hash, Verifier, is_password, pretended
+
+WAITING_MAX: Final = 50
+"""Passwords that wait to be salted; further ones are refused."""
+REMEMBERED_MAX: Final = 1000
+_SECRET_BYTES: Final = 32
+_NONCE_BYTES: Final = 24
+
+
+class Identities:
+    """Users of the cluster, as this node knows them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._secret = broker.host.random.randbytes(_SECRET_BYTES)
+        self._salting = asyncio.Semaphore(1)
+        self._waiting = 0
+        self._right: dict[bytes, Verifier] = {}
+        """By a digest of the name and the password, what they were checked with; the oldest first."""
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """Those that this node offers."""
+        return split_list(self._broker.config.sasl_enabled_mechanisms)
+
+    @property
+    def session_ms_max(self) -> int:
+        """For how long a proof by SASL lasts; 0: as long as the connection."""
+        return self._broker.config.connections_max_reauth_ms
+
+    def verifiers(self, name: str) -> Mapping[str, Verifier]:
+        """What is stored of a user's passwords; nothing if there is no such user."""
+        return self._broker.image.users.get(name, {})
+
+    def salts_secret(self) -> bytes:
+        """What the salts of users that do not exist are made of."""
+        return self._broker.image.salts_secret or self._secret
+
+    def nonce(self) -> str:
+        return self._broker.host.random.randbytes(_NONCE_BYTES).hex()
+
+    def wall_ms(self) -> int:
+        return self._broker.host.clock.wall_ms()
+
+    async def check_password(self, name: str, password: str) -> Principal:
+        """Whose password it is; AuthenticationFailed if it is wrong."""
+        wrong = AuthenticationFailed("the user or the password is wrong")
+        if len(password.encode()) > PASSWORD_BYTES_MAX:
+            raise wrong
+        known = self.verifiers(name)
+        mechanism = next((one for one in HASHES if one in known), Hash.SHA_256.mechanism)
+        kind, stored = HASHES[mechanism], known.get(mechanism)
+        digest = hmac.digest(self._secret, f"{name}\0{password}".encode(), "sha256")
+        if stored is not None and self._right.get(digest) == stored:
+            return Principal(USER, name)
+        verifier = stored or pretended(kind, name, self.salts_secret())
+        is_right = await self._salt(kind, password, verifier)
+        if stored is None or not is_right:
+            raise wrong
+        while len(self._right) >= REMEMBERED_MAX:
+            del self._right[next(iter(self._right))]
+        self._right[digest] = stored
+        return Principal(USER, name)
+
+    async def _salt(self, kind: Hash, password: str, verifier: Verifier) -> bool:
+        if self._waiting >= WAITING_MAX:
+            raise AuthenticationFailed("too many log in at this moment; try again")
+        self._waiting += 1
+        try:
+            async with self._salting:
+                return await self._broker.host.offload.run(partial(is_password, kind, password, verifier))
+        finally:
+            self._waiting -= 1
+
+    async def check_token(self, token: str) -> Proved:
+        """Whose token it is, and until when; AuthenticationFailed if it is none."""
+        raise AuthenticationFailed("this node takes no tokens")
