@@ -120,11 +120,20 @@ class Channel:
         count: int = struct.unpack_from(">I", told, 1 + told[0])[0]
         return count
 
+    def consume_one(self, queue: str) -> None:
+        """Have the first message sent; the next one follows its acknowledgement."""
+        self.socket.sendall(consume(queue, 1))
+        while self._frame()[0] != BODY:
+            pass
+
+    def _frame(self) -> tuple[int, bytes]:
+        kind, _, size = HEAD.unpack(self._receive(HEAD.size))
+        return kind, self._receive(size + len(END))[:-1]
+
     def _call(self, request: bytes, answer: int) -> bytes:
         """The arguments of the method that answers."""
         self.socket.sendall(request)
-        kind, _, size = HEAD.unpack(self._receive(HEAD.size))
-        payload = self._receive(size + len(END))[:-1]
+        kind, payload = self._frame()
         found = int.from_bytes(payload[:4], "big")
         if kind != METHOD or found != answer:
             raise Refused(f"RabbitMQ answered {found >> 16}.{found & 0xFFFF}: {payload[4:200]!r}")

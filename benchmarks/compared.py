@@ -1,4 +1,4 @@
-"""One figure of Tidelog beside the same of Kafka."""
+"""One figure of Tidelog beside the same of another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,13 +35,15 @@ class Compared:
     pair: str
     case: str
     unit: str
+    peer: str
+    """Beside whom."""
     tidelog: float
-    kafka: float
+    theirs: float
     ratio: float
     better: str
     """Whether `more` or `less` is."""
     tidelog_range: tuple[float, float]
-    kafka_range: tuple[float, float]
+    their_range: tuple[float, float]
     rounds: int
 
     @property
@@ -49,7 +51,9 @@ class Compared:
         return self.ratio < 1 if self.better == MORE else self.ratio > 1
 
 
-def compare(pair: str, case: Case, ours: Sequence[float], theirs: Sequence[float]) -> Compared | None:
+def compare(
+    pair: str, case: Case, ours: Sequence[float], theirs: Sequence[float], *, peer: str = KAFKA
+) -> Compared | None:
     """None where there is nothing to compare: a client is missing, a server fell behind."""
     if not ours or not theirs:
         return None
@@ -57,12 +61,13 @@ def compare(pair: str, case: Case, ours: Sequence[float], theirs: Sequence[float
         pair=pair,
         case=case.name,
         unit=case.unit,
+        peer=peer,
         tidelog=median(ours),
-        kafka=median(theirs),
+        theirs=median(theirs),
         ratio=median(ours) / median(theirs),
         better=case.better,
         tidelog_range=(min(ours), max(ours)),
-        kafka_range=(min(theirs), max(theirs)),
+        their_range=(min(theirs), max(theirs)),
         rounds=min(len(ours), len(theirs)),
     )
 
@@ -74,11 +79,12 @@ def print_compared(compared: Sequence[Compared], notes: Sequence[str], *, second
     for pair in dict.fromkeys(one.pair for one in compared):
         table = Table(box=SIMPLE_HEAD, pad_edge=False, title=pair, title_justify="left")
         table.add_column("case")
-        for name in (TIDELOG, KAFKA):
+        peer = next(one.peer for one in compared if one.pair == pair)
+        for name in (TIDELOG, peer):
             table.add_column(name, justify="right")
         table.add_column("unit")
         table.add_column("ratio", justify="right")
-        for name in ("better is", "we are", f"{TIDELOG}, range", f"{KAFKA}, range"):
+        for name in ("better is", "we are", f"{TIDELOG}, range", f"{peer}, range"):
             table.add_column(name)
         for one in compared:
             if one.pair == pair:
@@ -86,7 +92,7 @@ def print_compared(compared: Sequence[Compared], notes: Sequence[str], *, second
         console.print(table)
     for note in dict.fromkeys(notes):
         console.print(Text(f"  {note}"))
-    console.print(Text(f"  ratio: {TIDELOG} / {KAFKA}. {seconds:.0f} s in all"))
+    console.print(Text(f"  ratio: {TIDELOG} / the other. {seconds:.0f} s in all"))
 
 
 def _cells(one: Compared) -> tuple[str, ...]:
@@ -94,13 +100,13 @@ def _cells(one: Compared) -> tuple[str, ...]:
     return (
         one.case,
         number(one.tidelog),
-        number(one.kafka),
+        number(one.theirs),
         one.unit,
         ratio,
         one.better,
         "behind" if one.is_behind else "",
         _range(*one.tidelog_range),
-        _range(*one.kafka_range),
+        _range(*one.their_range),
     )
 
 

@@ -18,6 +18,19 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
+def in_session(leader: int) -> list[int]:
+    """The processes of a session, of which some may be others' children."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.getsid(int(name)) == leader:
+                    found.append(int(name))
+            except OSError:
+                pass  # it has ended
+    return found
+
+
 def memory_bytes(pid: int) -> int:
     """Resident now."""
     return _status_bytes(pid, "VmRSS")

@@ -20,9 +20,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from benchmarks.clients import Unavailable
-from benchmarks.process import free_ports
+from benchmarks.process import free_ports, in_session
 
-START_SECONDS_MAX: Final = 120.0
+START_SECONDS_MAX: Final = 240.0
 STOP_SECONDS_MAX: Final = 20.0
 POLL_SECONDS: Final = 0.1
 PROTOCOL: Final = b"AMQP\x00\x00\x09\x01"
@@ -71,6 +71,11 @@ class Rabbit:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the nodes: each is a session, of a shell and what it has started."""
+        return [pid for process in self._started[1:] for pid in in_session(process.pid)]
 
     def _environment(self, name: str, port: int, peers_port: int, mapper_port: int) -> dict[str, str]:
         home = self._directory / name
