@@ -53,7 +53,7 @@ class _Complaints(logging.Handler):
 
 
 @contextmanager
-def _complaints() -> Iterator[_Complaints]:
+def complaints() -> Iterator[_Complaints]:
     found, logger = _Complaints(), logging.getLogger("tidelog.spark")
     logger.addHandler(found)
     try:
@@ -93,7 +93,7 @@ def check_nothing_is_missing_or_twice(
         found: list[int] = catalog.table("shop.rows").scan().to_arrow()["id"].to_pylist()
         return sorted(found)
 
-    with open_catalog("unused", named) as archive, _complaints() as complaints:
+    with open_catalog("unused", named) as archive, complaints() as heard:
 
         def offsets() -> list[int]:
             table = load_topic(archive, topic).table
@@ -111,15 +111,15 @@ def check_nothing_is_missing_or_twice(
         try:
             wait_until(partial(is_written, EACH), "nothing is written", SECONDS_MAX)
             for outage in range(1, OUTAGES + 1):
-                complaints.text = ""
+                heard.text = ""
                 lake.down()
                 put(EACH * outage)
-                wait_until(lambda: complaints.is_missed, "nobody misses the lake", SECONDS_MAX)
+                wait_until(lambda: heard.is_missed, "nobody misses the lake", SECONDS_MAX)
                 lake.up()
                 wait_until(partial(is_written, EACH * (outage + 1)), "nobody goes on", SECONDS_MAX)
         except AssertionError as error:
             states = [(query.status, query.exception()) for query in queries]
-            lately = complaints.text[-2000:]
+            lately = heard.text[-2000:]
             raise AssertionError(
                 f"{error}: {states}; {archiver.done}; rows {len(ids())}, {len(offsets())}; {lately}"
             ) from error

@@ -27,6 +27,7 @@ SUITES: Final = {
     "spark": "spark_kafka",
     "apicurio": "apicurio",
     "iceberg-rest": "iceberg_rest",
+    "hive": "hive",
 }
 """By name, the module; each has `version()`, `run(context)` and perhaps `SETTINGS` of its node."""
 

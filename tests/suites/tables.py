@@ -1,9 +1,9 @@
-"""Iceberg's own REST catalog: pipelines and archives that write through it, also while it dies."""
+"""What pipelines and archives do through a catalog of Iceberg tables, also while it dies."""
 
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,7 @@ import yaml
 from tests.spark.outages import Lake, check_nothing_is_missing_or_twice
 from tests.spark.topics import Topics
 from tests.suites import tools
-from tests.suites.checks import Context, run_checks
-from tests.suites.report import Check
+from tests.suites.checks import Context
 from tidelog.records import Record
 from tidelog.spark.pipelines.iceberg import Catalog
 from tidelog.spark.pipelines.sinks import start_all
@@ -31,37 +30,28 @@ LEAN = str(tools.ROOT / "tests" / "spark" / "lean")
 """Spark's Python processes have ten seconds to start, which is little on a busy machine."""
 
 
-def version() -> str:
-    jars = tools.iceberg_jars()
-    names = (jar.stem for jar in jars.glob("iceberg-core-*.jar"))
-    return next(name for name in names if "tests" not in name).rpartition("-")[2]
+class CatalogProcess:
+    """A catalog in a process of its own; what it knows is in files, and survives it.
 
+    The program takes the port as its last argument (0: any that is free), and prints the one that it has.
+    """
 
-class RestCatalog:
-    """A catalog in a process of its own; what it knows is in a file, and survives it."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, words: Sequence[str], log: Path) -> None:
+        self._words = words
+        self._log = log
         self._process: subprocess.Popen[str] | None = None
-        self._port = 0
+        self.port = 0
         self.up()
-        self.told = {
-            "type": "rest",
-            "uri": f"http://127.0.0.1:{self._port}",
-            "warehouse": f"file://{directory}/warehouse",
-        }
 
     def up(self) -> None:
-        jars = tools.iceberg_jars()
-        source = tools.PROGRAMS / "iceberg" / "RestCatalog.java"
-        words = ["java", "-Xmx256m", "-cp", f"{jars}/*", str(source)]
-        words += [f"{self._directory}/catalog.db", f"file://{self._directory}/warehouse"]
-        with (self._directory / "catalog.log").open("a") as log:
+        with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [*words, str(self._port)], stdout=subprocess.PIPE, stderr=log, text=True
+                [*self._words, str(self.port)], stdout=subprocess.PIPE, stderr=log, text=True
             )
         assert self._process.stdout is not None
-        self._port = int(self._process.stdout.readline())
+        told = self._process.stdout.readline()
+        assert told, self._log.read_text()[-2000:]
+        self.port = int(told)
 
     def down(self) -> None:
         assert self._process is not None
@@ -70,35 +60,41 @@ class RestCatalog:
 
 
 @contextmanager
-def rest_catalog(directory: Path) -> Iterator[RestCatalog]:
-    directory.mkdir()
-    catalog = RestCatalog(directory)
+def running(words: Sequence[str], log: Path) -> Iterator[CatalogProcess]:
+    process = CatalogProcess(words, log)
     try:
-        yield catalog
+        yield process
     finally:
-        catalog.down()
+        process.down()
 
 
-def run(context: Context) -> Iterator[Check]:
+@contextmanager
+def session(context: Context) -> "Iterator[SparkSession]":
     conf = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     log = context.directory / "spark.log"
     with (
         patch.dict(os.environ, PYTHONPATH=LEAN),
         spark_session("suite", master="local[2]", conf=conf, log=log) as spark,
-        rest_catalog(context.directory / "rest") as catalog,
     ):
-        through = Through(spark, Topics(context.bootstrap), context.directory, catalog)
-        yield from run_checks([getattr(through, name) for name in vars(Through) if not name.startswith("_")])
+        yield spark
+
+
+def checks_of(through: "Through") -> list[Callable[[], None]]:
+    kinds = reversed(type(through).mro()[:-1])
+    return [getattr(through, name) for kind in kinds for name in vars(kind) if not name.startswith("_")]
 
 
 class Through:
     """What is done through the catalog. Each check is named by what it shows."""
 
-    def __init__(self, spark: "SparkSession", topics: Topics, directory: Path, catalog: RestCatalog) -> None:
+    def __init__(
+        self, spark: "SparkSession", context: Context, catalog: CatalogProcess, told: Mapping[str, str]
+    ) -> None:
         self._spark = spark
-        self._topics = topics
-        self._directory = directory
+        self._topics = Topics(context.bootstrap)
+        self._directory = context.directory
         self._catalog = catalog
+        self._told = dict(told)
 
     def a_partitioned_table_follows_its_source(self) -> None:
         layout = {"partition_by": ["region", "bucket(2, id)"], "sort_by": ["id"]}
@@ -125,7 +121,7 @@ class Through:
         )
 
     def a_catalog_that_is_killed_and_started_again_is_waited_for(self) -> None:
-        lake = Lake(self._catalog.told, self._catalog.down, self._catalog.up)
+        lake = Lake(self._told, self._catalog.down, self._catalog.up)
         check_nothing_is_missing_or_twice(
             self._spark, self._topics, "numbers", self._directory / "outages", lake
         )
@@ -141,7 +137,7 @@ class Through:
     def _made(self, topic: str, fields: str, sink: Any) -> Pipeline:
         folder = self._directory / topic
         folder.mkdir(exist_ok=True)
-        told = {"from": "rows", "iceberg": f"shop.{topic}", "catalog": self._catalog.told, **sink}
+        told = {"from": "rows", "iceberg": f"shop.{topic}", "catalog": self._told, **sink}
         document = {
             "bootstrap": self._topics.bootstrap,
             "sources": {"rows": {"topic": topic, "json": fields}},
@@ -151,5 +147,5 @@ class Through:
         return load(folder)
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = Catalog(self._catalog.told).table(table).scan().to_arrow().to_pylist()
+        found: list[dict[str, Any]] = Catalog(self._told).table(table).scan().to_arrow().to_pylist()
         return found

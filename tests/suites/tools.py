@@ -63,7 +63,7 @@ def apicurio() -> Path:
 
     It is copied alone, by the last plugin that does not read its pom: the parent need not be there.
     """
-    _need("java", "sudo apt-get install -y openjdk-17-jdk-headless")
+    java()
     mvn = _need("mvn", "sudo apt-get install -y maven")
     home = CACHE / f"apicurio-{APICURIO}"
     if not (home / ".done").exists():
@@ -86,13 +86,18 @@ def apicurio() -> Path:
     return next(home.glob("apicurio-registry-app-*-runner.jar"))
 
 
+def java() -> str:
+    """The path of a Java that runs a source file as it is."""
+    return _need("java", "sudo apt-get install -y openjdk-17-jdk-headless")
+
+
 def iceberg_jars() -> Path:
     """A directory with the jars of Iceberg's REST catalog, and those that they need."""
     return _from_maven(PROGRAMS / "iceberg" / "pom.xml", CACHE / "iceberg-jars")
 
 
 def _from_maven(pom: Path, home: Path) -> Path:
-    _need("java", "sudo apt-get install -y openjdk-17-jdk-headless")
+    java()
     mvn = _need("mvn", "sudo apt-get install -y maven")
     if not _is_current(home, pom):
         shutil.rmtree(home, ignore_errors=True)

@@ -1,10 +1,12 @@
 """What the documents say is what the code does."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
 
+from tests.suites.__main__ import SUITES
 from tests.suites.document import api_table
 from tests.support import commands
 from tidelog.config import reference
@@ -35,6 +37,15 @@ def test_the_page_of_commands_is_made_of_their_help():
     written = (ROOT / "docs" / "commands.md").read_text()
 
     assert written == commands.page(), "run `python -m tests.support.commands > docs/commands.md`"
+
+
+def test_every_suite_has_its_module_and_every_page_names_one_that_is_there():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    named = {name for page in pages for name in re.findall(r"ARGS=([a-z][a-z-]+)`", page.read_text())}
+
+    assert all(find_spec(f"tests.suites.{module}") for module in SUITES.values())
+    assert "hive" in named
+    assert named <= {*SUITES}
 
 
 def test_links_between_pages_lead_somewhere():

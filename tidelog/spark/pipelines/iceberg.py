@@ -20,7 +20,7 @@ from tidelog.spark.pipelines import spec
 from tidelog.spark.pipelines.spec import Option, Pipeline, Sink, SpecError, options_of
 from tidelog.spark.proofs import OtherContent, Proof, source_ends
 from tidelog.spark.tables.batches import remove_batch, spark_schema, write_batch
-from tidelog.spark.tables.commits import named, tried_once
+from tidelog.spark.tables.commits import Locked, named, tried_once
 from tidelog.spark.tables.evolving import Unfit
 from tidelog.spark.tables.evolving import evolve as follow
 from tidelog.spark.tables.expiring import Expiry
@@ -164,7 +164,7 @@ class TableWriter:
         proof = Proof.of_rows(sum(file.record_count for file in files), ends)
         try:
             is_added = bool(files) and self._commit(table, files, query, batch, proof)
-        except (SpecError, OtherContent):  # after any other error the table may name the files
+        except (SpecError, OtherContent, Locked):  # after any other error the table may name the files
             remove_batch(table, location)
             raise
         if not is_added:

@@ -26,7 +26,7 @@ from tidelog.spark.pipelines.iceberg import COMMITS_MAX, Catalog
 from tidelog.spark.pipelines.spec import Sink, SpecError
 from tidelog.spark.proofs import Proof, source_ends
 from tidelog.spark.tables.batches import remove_batch, spark_schema, write_batch
-from tidelog.spark.tables.commits import tried_once
+from tidelog.spark.tables.commits import Locked, tried_once
 from tidelog.spark.tables.notes import check_replay, note, written
 from tidelog.spark.tables.projecting import check_names
 from tidelog.spark.tables.reading import FILE, read_files, store_told_as_away
@@ -163,6 +163,9 @@ class UpsertWriter:
         except (CommitFailedException, ValidationException):
             remove_batch(table, location)
             return None
+        except Locked:
+            remove_batch(table, location)
+            raise
         if self.upkeep is not None:
             self.upkeep.after_commit(table)
         return sum(file.record_count for file in added)

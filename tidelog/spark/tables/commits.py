@@ -20,11 +20,22 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate, AssertCurrentSchemaId, SetPropertiesUpdate
 
+from tidelog.spark.tables.waiting import Away
+
 NAMES: Final = "schema.name-mapping.default"
 NAMES_TRIES_MAX: Final = 5
+LOCKED: Final = "Failed to acquire lock"
+"""How pyiceberg's Hive catalog begins to say that somebody else has the lock of a table."""
 
 if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
+
+
+class Locked(Away):
+    """A catalog does not give the lock of a table, so a commit was not done; try again.
+
+    Who was killed with the lock has it until Hive takes it away, after five minutes.
+    """
 
 
 def tried_once(table: Table) -> Table:
@@ -42,7 +53,9 @@ def _commit(
     """Commit, and fail only if the table has none of it."""
     try:
         Table._do_commit(table, updates, requirements)
-    except CommitFailedException:
+    except CommitFailedException as error:
+        if str(error).startswith(LOCKED):
+            raise Locked(f"table {'.'.join(table.name())} is locked in its catalog: {error}") from error
         added = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
         found = table.catalog.load_table(table.name()).metadata
         if not added or any(found.snapshot_by_id(one) is None for one in added):

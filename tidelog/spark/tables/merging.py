@@ -23,7 +23,7 @@ from pyiceberg.manifest import DataFile, FileFormat
 
 from tidelog.errors import TidelogError
 from tidelog.spark.archive.storage import Storage, sync_file
-from tidelog.spark.tables.commits import data_file, tried_once
+from tidelog.spark.tables.commits import Locked, data_file, tried_once
 from tidelog.spark.tables.layout import sort_columns
 from tidelog.spark.tables.projecting import read_file
 from tidelog.spark.tables.tiers import Sized, to_merge
@@ -96,11 +96,11 @@ def replace_files(
                     for old in one.old:
                         update.delete_data_file(old)
             return True
-        except (CommitFailedException, ValidationException) as error:
+        except (CommitFailedException, ValidationException, Locked) as error:
             table = table.catalog.load_table(table.name())
             # The values of a partition mean something else once the table is partitioned anew.
             spec = table.metadata.default_spec_id
-            is_over = attempt == attempts or isinstance(error, ValidationException)
+            is_over = attempt == attempts or not isinstance(error, CommitFailedException)
             if is_over or any(new.spec_id != spec for one in merged for new in one.new):
                 logger.info("files of %s were not merged: %s", ".".join(table.name()), error)
                 Storage.of(table.io.properties).remove(new.file_path for one in merged for new in one.new)

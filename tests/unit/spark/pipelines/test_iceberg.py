@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.transforms import BucketTransform
 from pyspark.sql.types import (
     DoubleType,
@@ -277,6 +278,27 @@ def test_a_catalog_that_is_away_is_waited_for_and_the_batch_is_there_once(
 
     assert rows(catalog) == [NORTH]
     assert "waiting for the catalog or the store of table sales.orders" in caplog.text
+
+
+def test_a_lock_that_somebody_left_is_waited_for_and_no_files_stay(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    waits, commit = [0, 0, 0], SqlCatalog.commit_table
+
+    def locked(*told: Any) -> Any:
+        if waits:
+            waits.pop()
+            raise CommitFailedException("Failed to acquire lock for ('sales', 'orders'), state: 2")
+        return commit(*told)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", locked)
+    writer = TableWriter(catalog, "sales.orders", patience=Patience(first_seconds=0.001))
+
+    writer.write(Frame([NORTH]), "q1", 0)  # type: ignore[arg-type]
+
+    assert rows(catalog) == [NORTH]
+    assert caplog.text.count("table sales.orders is locked in its catalog") == 3
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
 def test_a_stop_ends_the_wait_for_a_catalog(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform
 
@@ -70,6 +72,21 @@ def test_a_merge_of_files_that_are_gone_comes_to_nothing(
 
     table = catalog.load_table(NAME)
     assert numbers(table) == [0, 1, 2, 4, 5, 6, 7], "what was deleted does not come back"
+    assert not [one for one in on_disk(table, ".parquet") if "merged-" in one]
+
+
+def test_a_merge_into_a_table_that_is_locked_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = make(tmp_path)
+    table = append_all(catalog, 8)
+
+    def locked(*told: object) -> None:
+        raise CommitFailedException("Failed to acquire lock for ('lake', 'rows'), state: 2")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", locked)
+
+    assert merge_small(table) == 0
     assert not [one for one in on_disk(table, ".parquet") if "merged-" in one]
 
 
