@@ -103,7 +103,7 @@ def pack(
                 timestamp_ms=now_ms if record.timestamp_ms is None else record.timestamp_ms,
             )
         )
-    is_plain = once == NO_PRODUCER and not any(one.headers or one.timestamp_ms for one in records)
+    is_plain = once == NO_PRODUCER and not any(one.headers or one.timestamp_ms is not None for one in records)
     for batch in batches.values():
         if is_plain and 2 * size_of(batch.records) < min(BYTES_MAX, config.max_message_bytes):
             continue  # it is right, whoever encodes it

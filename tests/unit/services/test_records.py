@@ -10,6 +10,7 @@ from tests.unit.coordinators.transacting import Producer, on_a_coordinator
 from tidelog.broker.cold_reads import load
 from tidelog.broker.topics import delete_topic
 from tidelog.broker.writing import once_of
+from tidelog.config import TopicConfig
 from tidelog.errors import (
     BrokerError,
     InvalidPartitions,
@@ -24,8 +25,9 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.log.reading import Read
+from tidelog.model import NO_PRODUCER
 from tidelog.records import Codec, Record, encode_batch, iterate_batches
-from tidelog.services.packing import NewRecord, PartlyWritten, Placed
+from tidelog.services.packing import NewRecord, PartlyWritten, Placed, pack
 from tidelog.services.records import ASIDE_BYTES, LATEST, ReadOutside, RecordService
 from tidelog.wire.apis import Api
 from tidelog.wire.partitioner import partition_for
@@ -542,3 +544,10 @@ def test_a_disk_that_does_not_read_is_told_as_such_and_may_be_asked_again():
         assert raised.value.retriable
 
     on_a_node(story)
+
+
+@pytest.mark.parametrize("timestamp_ms", [0, 1])
+def test_a_record_with_a_time_of_its_own_shares_no_batch(timestamp_ms: int) -> None:
+    own = NewRecord(key=b"k", value=b"v", timestamp_ms=timestamp_ms)
+
+    assert pack(1, TopicConfig(), [own], NO_PRODUCER, 0, 1000)[0].data
