@@ -109,6 +109,15 @@ def _metadata_records() -> list[metadata.MetadataRecord]:
         metadata.PartitionsAdded(topic="a", replicas=[[1]]),
         metadata.TopicDeleted(name="a"),
         metadata.ProducerIdsGranted(node=1, end=1000),
+        metadata.AclAdded(
+            principal="User:a",
+            host="*",
+            operation="Read",
+            effect="Deny",
+            kind="Topic",
+            name="a",
+            pattern="Prefixed",
+        ),
     ]
 
 

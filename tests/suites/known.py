@@ -11,7 +11,6 @@ _ADMIN: Final = "test_admin_integration.test_"
 KNOWN: Final[dict[str, dict[str, str]]] = {
     "kafka-tools": {"dump log decodes cluster metadata": "the metadata log holds records of our own"},
     "kafka-python": {
-        f"{_ADMIN}create_describe_delete_acls": "no ACLs yet",
         f"{_ADMIN}describe_configs_broker_resource_returns_configs": (
             "a broker's settings have our names: kafka.advertised, not advertised.listeners"
         ),

@@ -15,7 +15,7 @@ from tidelog.config import (
     topic_config,
     with_node_changes,
 )
-from tidelog.config.node import OTHER_VARIABLES
+from tidelog.config.environment import OTHER_VARIABLES
 from tidelog.config.topic import min_in_sync_of
 from tidelog.errors import ConfigError
 

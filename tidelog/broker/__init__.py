@@ -2,6 +2,7 @@
 
     broker.py             start, stop and look-up
     housekeeping.py       checkpoints, retention, compaction; checkpoints.py is what is noted
+    permissions.py        the authorizer, of the settings and the newest metadata
     topic_configs.py      the settings of each topic
     topics.py             topics made and deleted; topic_deletion.py waits until no node serves one
     serving.py            work that the leader of a partition does, whichever node was asked for it

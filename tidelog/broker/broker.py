@@ -16,6 +16,7 @@ from uuid import UUID
 from tidelog.broker.fenced_brokers import FencedBrokers
 from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.leader_doubts import LeaderDoubts
+from tidelog.broker.permissions import authorizer_of
 from tidelog.broker.serving import Serving
 from tidelog.broker.topic_configs import TopicConfigs
 from tidelog.broker.writing import Fate
@@ -80,8 +81,7 @@ class Broker:
         self.config = config
         self.started_with = config
         """The settings from the file, the environment and the flags; `config` may go beyond."""
-        self._configured_by: tuple[NodeConfig, dict[str, str]] | None = None
-        """What `config` was last made of."""
+        self._configured_by: tuple[NodeConfig, dict[str, str]] | None = None  # what `config` was made of
         self.node_id = config.node_id
         self.endpoint = config.kafka_endpoint
         """Where clients reach this node; the face replaces it once it knows its port."""
@@ -116,12 +116,12 @@ class Broker:
         """Called when another node has a message for who listens here."""
         self.on_perform: Handler = _not_yet
         """Called when another node sends an operator's verb."""
+        self.authorizer = authorizer_of(self)
         self.serving = Serving(self)
         self.fenced_brokers = FencedBrokers()
         self.leader_doubts: LeaderDoubts
         self._moved_calls: list[Callable[[list[tuple[TopicPartition, bool]]], None]] = []
-        # What needs the data directory is there once the node is open.
-        self.identity: Identity
+        self.identity: Identity  # it and all below are there once the node is open
         self.cleaner: Cleaner
         self.member: ClusterMember
         self.metadata: Metadata

@@ -3,6 +3,7 @@
     setting.py         one setting
     topic.py           those of a topic
     node.py            those of a node, and where they come from
+    environment.py     those in environment variables
     master_replica.py  the keys of files for a master and its replicas, and what they are here
     reference.py       all of them as a document
     quorum.py          the voters, as an option names them
@@ -16,6 +17,7 @@ Sources, the later wins: defaults, the YAML file, the environment (`TIDELOG_LOG_
 the command's flags.
 """
 
+from tidelog.config.environment import from_environment
 from tidelog.config.node import (
     DYNAMIC_NODE_SETTINGS,
     NODE_SETTINGS,
@@ -23,7 +25,6 @@ from tidelog.config.node import (
     NodeConfig,
     all_node_settings,
     flatten,
-    from_environment,
     node_config,
     node_value,
     with_node_changes,

@@ -12,24 +12,6 @@ from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, to
 from tidelog.errors import ConfigError
 from tidelog.model import Endpoint, NodeId
 
-ENVIRONMENT_PREFIX: Final = "TIDELOG_"
-OTHER_VARIABLES: Final = frozenset(
-    {
-        "TIDELOG_BOOTSTRAP",
-        "TIDELOG_CATALOG",
-        "TIDELOG_DEBUG",
-        "TIDELOG_HTTP_BOOTSTRAP",
-        "TIDELOG_SCHEMA_REGISTRY",
-        "TIDELOG_SCHEMA_REGISTRY_USER",
-        "TIDELOG_SEEDS",
-        "TIDELOG_WAREHOUSE",
-    }
-)
-"""Variables that commands and tests read; they are no settings of a node."""
-KUBERNETES_VARIABLES: Final = ("TIDELOG_SERVICE_", "TIDELOG_PORT")
-"""How the variables begin that Kubernetes makes for a service called tidelog."""
-MISSPELT: Final = 0.9
-"""How much a variable's name must resemble a setting's to count as a misspelt one."""
 TOPIC_DEFAULT_PREFIX: Final = "log."
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
@@ -313,6 +295,20 @@ class NodeConfig:
     replication_stream_replica_timeout_secs: int = setting(
         30, "How long a copy may be silent before it is disconnected.", least=1
     )
+    authorizer_enabled: bool = setting(
+        False,
+        "Whether ACLs are enforced: whoever is not allowed to do something is refused. Set it on every "
+        "node, once `super.users` or ACLs let somebody in.",
+    )
+    super_users: str = setting(
+        "",
+        "User:NAME;User:NAME of those who may do everything, whatever ACLs say.",
+        pattern=r"\s*\w+:[^;]+(;\s*\w+:[^;]+)*;?\s*",
+        form="principals as User:NAME;User:NAME",
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        False, "Whether everybody may do everything to a resource that no ACL covers."
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     http_chosen: bool = False
     """Whether somebody set `http`: then it is served there, or the node does not start."""
@@ -463,34 +459,3 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
         else:
             flat[key] = value
     return flat
-
-
-def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    """The settings in `TIDELOG_*`.
-
-    Other variables of that prefix are ignored, since commands and orchestrators have some of their
-    own. One that is nearly the
-    name of a setting is refused: it is a misspelt setting.
-    """
-    known = {_variable(key): key for key in (*all_node_settings(), *FORMER_KEYS)}
-    found: dict[str, object] = {}
-    for variable, value in environment.items():
-        if variable in known:
-            found[known[variable]] = value
-        elif variable.startswith(ENVIRONMENT_PREFIX) and not _is_others(variable):
-            import difflib
-
-            close = difflib.get_close_matches(variable, known, n=1, cutoff=MISSPELT)
-            if close:
-                raise ConfigError(
-                    f"there is no setting {variable} of the environment; did you mean {close[0]}?"
-                )
-    return found
-
-
-def _is_others(variable: str) -> bool:
-    return variable in OTHER_VARIABLES or variable.startswith(KUBERNETES_VARIABLES)
-
-
-def _variable(key: str) -> str:
-    return ENVIRONMENT_PREFIX + key.upper().replace(".", "_")

@@ -8,6 +8,7 @@ a leader is elected, replicas move. Pure: no clock, no file, no socket; drivers 
     difference.py      what a broker does when the image has changed: open, close, lead, follow
     decisions.py       what is answered to those who want the metadata changed
     users.py           the same of users and their passwords
+    acls.py            the same of permissions and denials
     conflicts.py       which proposals stand though something was committed meanwhile
     controller.py      the active controller: what it hears and decides by itself
     worklist.py        partitions that it has yet to look at, some at a time

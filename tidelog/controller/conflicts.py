@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from tidelog.controller.records import (
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerRegistered,
     BrokerShutdownWanted,
@@ -35,6 +37,7 @@ from tidelog.model import Offset
 Thing: TypeAlias = str | tuple[str, int]
 """Something that decisions look at and records touch; a partition is (topic's id, number)."""
 
+ACLS: Final = "permissions and denials"
 BROKERS: Final = "brokers"
 CONFIGS: Final = "configs"
 CREATED: Final = "created topics and partitions"
@@ -60,6 +63,8 @@ def touched(record: MetadataRecord) -> frozenset[Thing] | None:
             return frozenset({DELETED})
         case TopicConfigChanged() | NodeConfigChanged():
             return frozenset({CONFIGS})
+        case AclAdded() | AclRemoved():
+            return frozenset({ACLS})
         case ProducerIdsGranted():
             return frozenset({PRODUCER_IDS})
         case UserChanged() | SaltsChosen():
@@ -88,6 +93,8 @@ def looked_at(records: Sequence[MetadataRecord]) -> frozenset[Thing] | None:
             case TopicConfigChanged() | NodeConfigChanged():
                 # Where fewer suffice nobody stays eligible; no record says that nobody was.
                 things |= {CREATED, DELETED, BROKERS, CONFIGS, ELIGIBLE}
+            case AclAdded() | AclRemoved():
+                things.add(ACLS)
             case ProducerIdsGranted():
                 things.add(PRODUCER_IDS)
             case UserChanged() | SaltsChosen():

@@ -11,8 +11,11 @@ from uuid import UUID
 
 import msgspec
 
+from tidelog.controller.acls import binding_of
 from tidelog.controller.records import (
     FIRST_EPOCH,
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerRegistered,
     BrokerShutdownWanted,
@@ -38,6 +41,7 @@ from tidelog.controller.records import (
 )
 from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId, TopicPartition
 from tidelog.raft.voters import ReplicaKey, VoterSet
+from tidelog.security.acls import Acls
 from tidelog.security.scram import Verifier
 
 CORDONED: Final = "cordoned.log.dirs"
@@ -175,7 +179,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterImage:
-    """Topics, brokers, voters and producer ids.
+    """Topics, brokers, voters, permissions and producer ids.
 
     Invariant: `topics` and `topics_by_id` hold the same topics, and every index what a look at
     all partitions would find.
@@ -192,6 +196,8 @@ class ClusterImage:
         """The greatest that was ever given."""
         self.node_configs: dict[NodeId | None, dict[str, str]] = {}
         """What was changed while nodes ran; None is for all of them."""
+        self.acls = Acls()
+        """What is allowed and denied to whom."""
         self.producer_ids_end = 0
         self.users: dict[str, dict[str, Verifier]] = {}
         """What is stored of their passwords, by mechanism."""
@@ -235,6 +241,7 @@ class ClusterImage:
             self.brokers,
             self.broker_epoch_last,
             self.node_configs,
+            self.acls,
             self.producer_ids_end,
             self.users,
             self.salts_secret,
@@ -312,6 +319,10 @@ class ClusterImage:
                 topic.config, topic.encoded = dict(record.config), None
             case NodeConfigChanged():
                 self.node_configs[record.node] = dict(record.config)
+            case AclAdded():
+                self.acls.add(binding_of(record))
+            case AclRemoved():
+                self.acls.remove(binding_of(record))
             case ProducerIdsGranted():
                 self.producer_ids_end = record.end
             case UserChanged() if record.verifiers:

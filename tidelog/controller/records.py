@@ -181,6 +181,36 @@ class NodeConfigChanged(_Record, frozen=True, tag="NodeConfigChanged"):
     config: dict[str, str]
 
 
+# Permissions.
+
+
+class AclAdded(_Record, frozen=True, tag="AclAdded"):
+    """A permission or denial holds from now on, by the names that Kafka has for its parts."""
+
+    principal: str
+    host: str
+    operation: str
+    effect: str
+    kind: str
+    name: str
+    pattern: str
+
+
+class AclRemoved(_Record, frozen=True, tag="AclRemoved"):
+    """The permission or denial that says all of this holds no more; every other one does."""
+
+    principal: str
+    host: str
+    operation: str
+    effect: str
+    kind: str
+    name: str
+    pattern: str
+
+
+# The rest.
+
+
 class ProducerIdsGranted(_Record, frozen=True, tag="ProducerIdsGranted"):
     """All producer ids below `end` belong to someone; the next grant begins there."""
 
@@ -232,6 +262,8 @@ MetadataRecord: TypeAlias = (
     | TopicDeleted
     | TopicConfigChanged
     | NodeConfigChanged
+    | AclAdded
+    | AclRemoved
     | ProducerIdsGranted
     | UserChanged
     | SaltsChosen

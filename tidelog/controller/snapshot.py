@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from tidelog.controller.acls import added
 from tidelog.controller.image import BrokerImage, ClusterImage, TopicImage
 from tidelog.controller.records import (
     BrokerRegistered,
@@ -51,6 +52,7 @@ def _records_before_topics(image: ClusterImage) -> Iterator[MetadataRecord]:
             yield NodeRegistered(node=node, incarnation=incarnation)
     for changed, config in image.node_configs.items():
         yield NodeConfigChanged(node=changed, config=config)
+    yield from map(added, image.acls)
     if image.producer_ids_end:
         yield ProducerIdsGranted(node=NO_NODE, end=image.producer_ids_end)
     if image.salts_secret:

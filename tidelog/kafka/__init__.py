@@ -5,7 +5,9 @@
     produce.py, fetch.py     batches in and out; fetch_sessions.py is KIP-227
     topics.py, configs.py    metadata, topics and their settings; described_topics.py keeps what metadata says
     offsets.py               ListOffsets, OffsetForLeaderEpoch, DeleteRecords
-    groups.py                groups and their offsets
+    groups.py                groups and their offsets; group_offsets.py shows these in every version
+    permissions.py           what each API does to which kind of resource
+    acls.py                  permissions seen and changed
     producer_ids.py, transactions.py, transactional_offsets.py, decisions.py
     admin.py                 directories, producers, elections, the quorum
     reassignments.py         replicas that move, brokers that are removed

@@ -5,6 +5,7 @@ Rule 2: elections are the active controller's to decide, and are refused elsewhe
         heard for sure how far the replicas go, and which are damaged.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,7 +25,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.kafka.context import Request
-from tidelog.kafka.described_topics import NO_AUTHORIZED_OPERATIONS, describe_partition
+from tidelog.kafka.described_topics import describe_partition
 from tidelog.log.directory import decode_id, encode_id
 from tidelog.model import (
     INTERNAL_TOPICS,
@@ -35,14 +36,19 @@ from tidelog.model import (
     Offset,
     TopicPartition,
 )
+from tidelog.security.permissions import Kind
+from tidelog.security.refusals import ClusterAuthorizationFailed
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
 PARTITIONS_PER_ANSWER_MAX: Final = 2000
+_TOPICS_AT_ONCE: Final = 100
 
 
 async def describe_log_dirs(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """The data directory, its partitions' sizes and what room is left."""
+    if not context.may(Kind.CLUSTER):
+        return {"error_code": ClusterAuthorizationFailed.code, "results": ()}
     wanted: set[tuple[str, int]] | None = None
     if request.topics is not None:
         wanted = {(t.topic, number) for t in request.topics for number in t.partitions}
@@ -79,7 +85,7 @@ def describe_producers(broker: Broker, request: Any, context: Request) -> dict[s
             {
                 "name": topic.name,
                 "partitions": [
-                    _producers_of(broker, topic.name, number) for number in topic.partition_indexes
+                    _producers_of(broker, context, topic.name, number) for number in topic.partition_indexes
                 ],
             }
             for topic in request.topics
@@ -87,9 +93,10 @@ def describe_producers(broker: Broker, request: Any, context: Request) -> dict[s
     }
 
 
-def _producers_of(broker: Broker, topic: str, number: int) -> dict[str, Any]:
+def _producers_of(broker: Broker, context: Request, topic: str, number: int) -> dict[str, Any]:
     answer: dict[str, Any] = {"partition_index": number, "error_message": None}
     try:
+        context.require(Kind.TOPIC, topic)
         partition = broker.partition(topic, number)
         partition.leading()
     except BrokerError as error:
@@ -109,21 +116,26 @@ def _producers_of(broker: Broker, topic: str, number: int) -> dict[str, Any]:
     }
 
 
-def describe_topic_partitions(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+async def describe_topic_partitions(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Topics and their partitions, a page at a time, in the order of names."""
-    names = sorted({topic.name for topic in request.topics} or set(broker.image.topics))
+    asked = {topic.name for topic in request.topics}
+    names = sorted(asked or broker.image.topics)
     cursor = request.cursor
     left = min(max(request.response_partition_limit, 1), PARTITIONS_PER_ANSWER_MAX)
     topics: list[dict[str, Any]] = []
-    for name in names:
-        if cursor is not None and name < cursor.topic_name:
+    for count, name in enumerate(names, 1):
+        if count % _TOPICS_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others get their turn
+        is_hidden = not asked and not context.may(Kind.TOPIC, name)
+        if is_hidden or (cursor is not None and name < cursor.topic_name):
             continue
         first = cursor.partition_index if cursor and name == cursor.topic_name else 0
         if left == 0:
             return {"topics": topics, "next_cursor": _cursor(name, first)}
         try:
+            context.require(Kind.TOPIC, name)
             topic = find_topic(broker.image, name)
-        except UnknownTopicOrPartition as error:
+        except BrokerError as error:
             topics.append({"error_code": error.code, "name": name, "topic_id": None})
             continue
         first = min(max(first, 0), len(topic.partitions))  # a cursor is the client's word
@@ -134,7 +146,7 @@ def describe_topic_partitions(broker: Broker, request: Any, context: Request) ->
                 "topic_id": topic.id,
                 "is_internal": name in INTERNAL_TOPICS,
                 "partitions": [_describe_whole(broker.image, topic, number) for number in range(first, last)],
-                "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+                "topic_authorized_operations": context.operations(Kind.TOPIC, name),
             }
         )
         left -= last - first
@@ -162,6 +174,7 @@ def _cursor(name: str, number: int) -> dict[str, Any]:
 
 async def elect_leaders(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Let first replicas lead, or anybody where nobody does; of all partitions, or of some."""
+    context.require(Kind.CLUSTER)
     kind = getattr(request, "election_type", PREFERRED)
     if kind not in (PREFERRED, UNCLEAN):
         raise InvalidRequest(f"there is no election of type {kind}")
@@ -228,6 +241,7 @@ def _those_in_need(image: ClusterImage, is_unclean: bool) -> list[TopicPartition
 
 def describe_quorum(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """The voters and observers of the metadata log, as its leader sees them."""
+    context.require(Kind.CLUSTER)
     described = _describe_quorum(broker)
     return {
         "error_message": None,
@@ -315,11 +329,13 @@ def _timestamp(milliseconds: int | None) -> int:
 
 async def add_raft_voter(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Let a broker that follows vote. Without a directory's id, with the one that it has."""
+    context.require(Kind.CLUSTER)
     return await _change_voters(broker, request, broker.electorate.add)
 
 
 async def remove_raft_voter(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Let a voter be one no longer."""
+    context.require(Kind.CLUSTER)
     return await _change_voters(broker, request, broker.electorate.remove)
 
 

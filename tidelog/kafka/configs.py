@@ -36,6 +36,7 @@ from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import BrokerError, ConfigError, InvalidConfig, InvalidRequest
 from tidelog.kafka.context import Request
+from tidelog.security.permissions import Kind
 
 
 class Resource(IntEnum):
@@ -79,11 +80,20 @@ def describe_configs(broker: Broker, request: Any, context: Request) -> dict[str
             "error_message": None,
         }
         try:
+            _require(context, asked)
             answer["configs"] = _describe(broker, asked, request)
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error), "configs": []}
         results.append(answer)
     return {"results": results}
+
+
+def _require(context: Request, asked: Any) -> None:
+    """Let the client see or change the settings of the resource, or raise the error that it gets."""
+    if asked.resource_type == Resource.TOPIC:
+        context.require(Kind.TOPIC, asked.resource_name)
+    else:
+        context.require(Kind.CLUSTER)
 
 
 def _describe(broker: Broker, asked: Any, request: Any) -> list[dict[str, Any]]:
@@ -215,7 +225,7 @@ async def alter_configs(broker: Broker, request: Any, context: Request) -> dict[
     responses = []
     for asked in request.resources:
         wanted = {c.name: c.value for c in asked.configs if c.value is not None}
-        responses.append(await _answer(broker, asked, wanted, validate_only=request.validate_only))
+        responses.append(await _answer(broker, context, asked, wanted, validate_only=request.validate_only))
     return {"responses": responses}
 
 
@@ -223,19 +233,22 @@ async def incremental_alter_configs(broker: Broker, request: Any, context: Reque
     """Set, delete, append to and subtract from single settings of a resource."""
     return {
         "responses": [
-            await _answer(broker, asked, asked.configs, validate_only=request.validate_only)
+            await _answer(broker, context, asked, asked.configs, validate_only=request.validate_only)
             for asked in request.resources
         ]
     }
 
 
-async def _answer(broker: Broker, asked: Any, wanted: Wanted, *, validate_only: bool) -> dict[str, Any]:
+async def _answer(
+    broker: Broker, context: Request, asked: Any, wanted: Wanted, *, validate_only: bool
+) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "resource_type": asked.resource_type,
         "resource_name": asked.resource_name,
         "error_message": None,
     }
     try:
+        _require(context, asked)
         await change(broker, asked.resource_type, asked.resource_name, wanted, validate_only=validate_only)
     except BrokerError as error:
         answer |= {"error_code": error.code, "error_message": str(error)}

@@ -4,7 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tidelog.errors import BrokerError
 from tidelog.host import Bytes
+from tidelog.kafka.permissions import ALL_OF, NEEDS, OPERATION_CODES
+from tidelog.security.authorizer import Access, Authorizer, refusal
+from tidelog.security.permissions import CLUSTER_NAME, OPERATIONS_OF, Kind
 from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.wire.apis import Api
 
@@ -40,6 +44,8 @@ class Client:
     principal: Principal = ANONYMOUS
     sasl: "SaslSession | None" = None
     """What it has proved by SASL; None where its listener asks for no such proof."""
+    access: Access | None = None
+    """What it may do, by what was found so far."""
     software: str = ""
     """The library and its version, as the client said with ApiVersions (KIP-511)."""
 
@@ -53,10 +59,39 @@ class Request:
     client: Client
     client_id: str | None
 
+    @property
+    def access(self) -> Access:
+        """What the client may do; there since the request passed `judge`."""
+        access = self.client.access
+        assert access is not None, "a request is judged before it is handled"
+        return access
 
-def authorize(client: Client, api: Api) -> None:
-    """Let the request pass, or raise the error that its sender gets.
+    def require(self, kind: Kind, name: str = CLUSTER_NAME) -> None:
+        """Let the client do what this API does to such a resource, or raise the error that it gets."""
+        self.access.require(NEEDS[self.api][kind], kind, name)
 
-    Every request on the Kafka port passes here before its body is read; HTTP requests do not. It allows
-    everything: there is no access control.
+    def may(self, kind: Kind, name: str = CLUSTER_NAME) -> bool:
+        """Whether the client may do what this API does to such a resource."""
+        return self.access.may(NEEDS[self.api][kind], kind, name)
+
+    def refusal(self, kind: Kind, name: str) -> BrokerError:
+        """Why the client may not do what it asks for."""
+        return refusal(self.access.principal, NEEDS[self.api][kind], kind, name)
+
+    def operations(self, kind: Kind, name: str = CLUSTER_NAME) -> int:
+        """All that the client may do to the resource, as an answer writes it."""
+        if not self.access.is_judged:
+            return ALL_OF[kind]
+        allowed = (one for one in OPERATIONS_OF[kind] if self.access.may(one, kind, name))
+        return sum(1 << OPERATION_CODES[one] for one in allowed)
+
+
+def judge(client: Client, authorizer: Authorizer) -> Access:
+    """What the client may do, as whoever it has proved to be by now.
+
+    Every request on the Kafka port passes here before its body is read.
     """
+    access = client.access
+    if access is None or access.principal is not client.principal:
+        access = client.access = Access(authorizer, client.principal, client.address.rpartition(":")[0])
+    return access

@@ -10,6 +10,7 @@ from tidelog.coordinators.transactions import TransactionCoordinator
 from tidelog.errors import BrokerError, InvalidRequest
 from tidelog.kafka.context import Request
 from tidelog.model import NO_TIMESTAMP
+from tidelog.security.permissions import Kind
 from tidelog.txn.events import CommitGroup, Decided, ForgetDecision, GroupMember
 from tidelog.wire.batches_decided import NO_BATCH, Counting
 from tidelog.wire.own import NO_COUNTING
@@ -27,6 +28,7 @@ class DecisionApis:
             for member in request.members
         )
         try:
+            _require(context, request.group, *(one.transactional_id for one in members))
             counting = _counting(request.counting)
             decided = cast(
                 Decided,
@@ -51,6 +53,7 @@ class DecisionApis:
         return {"batch_id": decided.batch_id, "is_new": decided.is_new, "proof": decided.proof}
 
     def read_decision(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        context.require(Kind.TRANSACTIONAL_ID, request.group)
         decision = self._transactions.driver(request.group).shard.decision(request.group)
         if decision is None:
             return {"batch_id": NO_BATCH, "decided_ms": NO_TIMESTAMP}
@@ -70,10 +73,12 @@ class DecisionApis:
                 }
                 for driver in self._transactions.drivers()
                 for group, one in driver.shard.decisions().items()
+                if context.may(Kind.TRANSACTIONAL_ID, group)
             ]
         }
 
     async def forget_decision(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        _require(context, request.group)
         await self._transactions.ask(
             request.group,
             lambda shard, reply, at: shard.forget(
@@ -87,6 +92,13 @@ class DecisionApis:
             ),
         )
         return {}
+
+
+def _require(context: Request, *names: str) -> None:
+    """Let those decide who act for the cluster, or may end each transaction and name the group."""
+    if not context.may(Kind.CLUSTER):
+        for name in names:
+            context.require(Kind.TRANSACTIONAL_ID, name)
 
 
 def _counting(number: int) -> Counting:

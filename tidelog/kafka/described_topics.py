@@ -9,16 +9,20 @@ Rule 2: it is made in slices, with the topic as it is by then. Who asks meanwhil
 
 import asyncio
 from collections.abc import Collection
+from struct import Struct
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from tidelog.controller.image import ClusterImage, PartitionImage, TopicImage
 from tidelog.errors import LeaderNotAvailable
+from tidelog.kafka.permissions import NO_OPERATIONS
 from tidelog.model import INTERNAL_TOPICS, NO_NODE, NodeId
-from tidelog.wire.apis import Api
+from tidelog.wire.apis import APIS, Api
 from tidelog.wire.slices import ITEMS_AT_ONCE, Encoded, encode_items
 
-NO_AUTHORIZED_OPERATIONS: Final = -(2**31)
+OPERATIONS_FROM: Final = 8
+"""From this version on, a topic says what its client may do to it."""
+_INT32: Final = Struct(">i")
 VERSIONS_KEPT: Final = 3
 """Of a topic's descriptions; clients of one cluster speak few versions."""
 COMPARED_AT_ONCE: Final = 2000
@@ -49,8 +53,14 @@ class DescribedTopics:
         if len(self._kept) > len(image.topics):
             self._kept = {i: kept for i, kept in self._kept.items() if i in image.topics_by_id}
 
-    async def describe(self, image: ClusterImage, topic: TopicImage, version: int) -> Encoded:
-        """The topic as an item of an answer of that version."""
+    async def describe(
+        self, image: ClusterImage, topic: TopicImage, version: int, operations: int = NO_OPERATIONS
+    ) -> Encoded:
+        """The topic as an item of an answer of that version, with what its client may do to it."""
+        described = await self._describe(image, topic, version)
+        return described if operations == NO_OPERATIONS else _with_operations(described, operations, version)
+
+    async def _describe(self, image: ClusterImage, topic: TopicImage, version: int) -> Encoded:
         kept = self._of(topic.id, version)
         alive = frozenset(filter(image.is_alive, image.nodes))
         size = len(topic.partitions)
@@ -85,10 +95,19 @@ def _topic(topic: TopicImage, partitions: list[Encoded], version: int) -> Encode
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": topic.name in INTERNAL_TOPICS,
-        "topic_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+        "topic_authorized_operations": NO_OPERATIONS,
         "partitions": partitions,
     }
     return encode_items(Api.METADATA, version, ("topics",), [fields])
+
+
+def _with_operations(topic: Encoded, operations: int, version: int) -> Encoded:
+    """The topic with other operations: they stand last, and no tags follow them."""
+    if version < OPERATIONS_FROM:
+        return topic
+    end = len(topic.data) - (version >= APIS[Api.METADATA].flexible_from)
+    at = end - _INT32.size
+    return Encoded(topic.items, topic.data[:at] + _INT32.pack(operations) + topic.data[end:])
 
 
 def _partitions(first: int, partitions: list[PartitionImage], alive: _Nodes, version: int) -> Encoded:

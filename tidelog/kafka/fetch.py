@@ -10,6 +10,8 @@ Rule 4: a consumer that says in which rack it stands may read from followers, up
         that holds what is asked for (KIP-392).
 Rule 5: no record is passed over because its disk is damaged. Who finds the batch that it asks for
         to be another makes the node look at the whole segment.
+Rule 6: a partition is judged each time that it is looked at, also while a request is parked. What was
+        allowed is allowed until a permission changes.
 """
 
 import asyncio
@@ -27,16 +29,21 @@ from tidelog.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     StorageError,
+    UnknownTopicId,
 )
 from tidelog.host import Bytes, Disk
 from tidelog.kafka.context import Reply
 from tidelog.kafka.fetch_sessions import NO_SESSION, Interest, Key, Session, Sessions
+from tidelog.kafka.permissions import NEEDS
 from tidelog.log.aborted import AbortedIndex
 from tidelog.log.reading import Read
 from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
 from tidelog.records import batch_size_at, read_header
+from tidelog.security.authorizer import Access
+from tidelog.security.permissions import Kind
+from tidelog.wire.apis import Api
 from tidelog.wire.entities import NO_ID, decode_request
 from tidelog.wire.fetch import TOPIC_IDS_FROM, PartitionFetched, encode_response
 from tidelog.wire.requests import Header
@@ -49,7 +56,9 @@ _Found: TypeAlias = Bytes | BrokerError
 _NOTHING: Final = Read((), 0, 0)
 
 
-def handle_fetch(broker: Broker, sessions: Sessions, frame: bytearray, header: Header, reply: Reply) -> None:
+def handle_fetch(
+    broker: Broker, sessions: Sessions, frame: bytearray, header: Header, access: Access, reply: Reply
+) -> None:
     """Answer a consumer's fetch, or park it."""
     request: Any = decode_request(header.api_key, header.version, frame, header.body_at)
     version = header.version
@@ -67,7 +76,7 @@ def handle_fetch(broker: Broker, sessions: Sessions, frame: bytearray, header: H
     except BrokerError as error:
         reply.send(encode_response(version, error=error.code, session_id=NO_SESSION, topics=()))
         return
-    _Fetch(broker, version, request, session, incremental, interests, reply).begin()
+    _Fetch(broker, access, version, request, session, incremental, interests, reply).begin()
 
 
 def _replica_id(request: Any) -> int:
@@ -102,6 +111,7 @@ class _Fetch:
     def __init__(
         self,
         broker: Broker,
+        access: Access,
         version: int,
         request: Any,
         session: Session | None,
@@ -110,6 +120,7 @@ class _Fetch:
         reply: Reply,
     ) -> None:
         self._broker = broker
+        self._access = access
         self._version = version
         self._session = session
         self._incremental = incremental
@@ -173,6 +184,9 @@ class _Fetch:
         *,
         at_least_one: bool,
     ) -> Read:
+        if self._access.is_judged and interest.allowed_by is not self._access.answers:
+            self._judge(topic)
+            interest.allowed_by = self._access.answers
         partition = self._broker.partition(topic, fetched.index)
         log = partition.log
         end = partition.readable_end(interest.epoch, followers_too=bool(self._rack))
@@ -202,6 +216,15 @@ class _Fetch:
         if bytes_max <= 0 and not at_least_one:
             return _NOTHING
         return partition.read(interest.offset, bytes_max, limit, at_least_one=at_least_one)
+
+    def _judge(self, topic: str | UUID) -> None:
+        """Let the client read the topic, or raise the error that it gets."""
+        if isinstance(topic, UUID):
+            found = self._broker.image.topics_by_id.get(topic)
+            if found is None:
+                raise UnknownTopicId(topic)
+            topic = found.name
+        self._access.require(NEEDS[Api.FETCH][Kind.TOPIC], Kind.TOPIC, topic)
 
     def _nearer(self, leader: Leader, offset: Offset) -> NodeId | None:
         """A follower in the consumer's rack that holds `offset`, unless the leader stands there."""

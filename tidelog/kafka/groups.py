@@ -3,7 +3,7 @@
 Rule: nothing here decides; a handler turns a request into an event and a result into an answer.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast
@@ -33,16 +33,18 @@ from tidelog.groups.events import (
     Sync,
     Synced,
 )
-from tidelog.groups.records import CommittedOffset
 from tidelog.kafka.context import Request
-from tidelog.kafka.described_topics import NO_AUTHORIZED_OPERATIONS
-from tidelog.model import NO_EPOCH, NO_NODE, NO_OFFSET, NodeId, TopicPartition
+from tidelog.kafka.group_offsets import fetched, key_of, names_of, of_topic, refused_fetch, topic_named
+from tidelog.kafka.permissions import NO_OPERATIONS
+from tidelog.model import NO_EPOCH, NO_NODE, NodeId, TopicPartition
+from tidelog.security.permissions import Kind
 from tidelog.txn.placement import coordinator_key
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 CLASSIC: Final = "classic"
 DEAD: Final = "Dead"
+_KINDS: Final = {GROUP_KEY: Kind.GROUP, TRANSACTION_KEY: Kind.TRANSACTIONAL_ID}
 
 
 class GroupApis:
@@ -65,6 +67,7 @@ class GroupApis:
             answer: dict[str, Any] = {"key": key, "error_message": None}
             try:
                 keeper, name = self._keeper(kind, key)
+                context.require(_KINDS[kind], key)
                 await keeper.ready()
                 found = keeper.leader_of(name)
                 at = found.kafka
@@ -114,6 +117,7 @@ class GroupApis:
             can_skip_assignment=version >= 9,
         )
         try:
+            context.require(Kind.GROUP, request.group_id)
             joined = await self._coordinator.ask(
                 request.group_id,
                 lambda shard, reply, at: shard.join(request.group_id, event(reply=reply), at),
@@ -158,6 +162,7 @@ class GroupApis:
             assignments={a.member_id: a.assignment for a in request.assignments},
         )
         try:
+            context.require(Kind.GROUP, request.group_id)
             synced = await self._coordinator.ask(
                 request.group_id,
                 lambda shard, reply, at: shard.sync(request.group_id, event(reply=reply), at),
@@ -172,6 +177,7 @@ class GroupApis:
         }
 
     async def heartbeat(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        context.require(Kind.GROUP, request.group_id)
         event = partial(
             Heartbeat,
             member_id=request.member_id,
@@ -185,6 +191,7 @@ class GroupApis:
         return {}
 
     async def leave_group(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        context.require(Kind.GROUP, request.group_id)
         one = context.version < 3
         leavers = (
             (Leaver(request.member_id),)
@@ -216,9 +223,13 @@ class GroupApis:
         refused: dict[tuple[object, int], BrokerError] = {}
         names: dict[object, str] = {}
         for topic in request.topics:
-            key, name = _topic_of(broker, topic)
+            key, name = topic_named(broker, topic)
             names[key] = name or ""
+            is_refused = name is not None and not context.may(Kind.TOPIC, name)
             for asked in topic.partitions:
+                if is_refused:
+                    refused[key, asked.partition_index] = context.refusal(Kind.TOPIC, name or "")
+                    continue
                 if not partition_exists(broker, TopicPartition(name or "", asked.partition_index)):
                     refused[key, asked.partition_index] = (
                         UnknownTopicId(key) if name is None else UnknownTopicOrPartition(name)
@@ -234,6 +245,7 @@ class GroupApis:
         done = OffsetsDone()
         if offsets or not refused:
             try:
+                context.require(Kind.GROUP, request.group_id)
                 done = cast(
                     OffsetsDone,
                     await self._coordinator.ask(request.group_id, _commit(request, context, offsets)),
@@ -243,14 +255,16 @@ class GroupApis:
         return {
             "topics": [
                 {
-                    **_topic_names(topic),
+                    **names_of(topic),
                     "partitions": [
                         {
                             "partition_index": asked.partition_index,
                             "error_code": _code(
-                                refused.get((_key(topic), asked.partition_index))
+                                refused.get((key_of(topic), asked.partition_index))
                                 or whole
-                                or done.refused.get(TopicPartition(names[_key(topic)], asked.partition_index))
+                                or done.refused.get(
+                                    TopicPartition(names[key_of(topic)], asked.partition_index)
+                                )
                             ),
                         }
                         for asked in topic.partitions
@@ -265,32 +279,40 @@ class GroupApis:
         if context.version >= 8:
             return {
                 "groups": [
-                    {"group_id": g.group_id, **self._fetch(broker, g.group_id, g.topics, stable)}
+                    {"group_id": g.group_id, **self._fetch(broker, context, g.group_id, g.topics, stable)}
                     for g in request.groups
                 ]
             }
-        return self._fetch(broker, request.group_id, request.topics, stable)
+        return self._fetch(broker, context, request.group_id, request.topics, stable)
 
-    def _fetch(self, broker: Broker, group_id: str, topics: Any, require_stable: bool) -> dict[str, Any]:
+    def _fetch(
+        self, broker: Broker, context: Request, group_id: str, topics: Any, require_stable: bool
+    ) -> dict[str, Any]:
         places: list[TopicPartition] | None = None
         if topics is not None:
             places = [
                 TopicPartition(name or "", number)
                 for topic in topics
-                for _, name in [_topic_of(broker, topic)]
+                for _, name in [topic_named(broker, topic)]
                 for number in topic.partition_indexes
             ]
         try:
+            context.require(Kind.GROUP, group_id)
             shard = self._coordinator.driver(group_id).shard
             found = shard.fetch_offsets(group_id, places, require_stable=require_stable)
         except BrokerError as error:
-            return {"error_code": error.code, "topics": _refused_fetch(topics, error)}
-        found = {place: of_topic(broker, place, value) for place, value in found.items()}
+            return {"error_code": error.code, "topics": refused_fetch(topics, error)}
+        found = {
+            place: of_topic(broker, place, value)
+            if context.may(Kind.TOPIC, place.topic)
+            else (None if topics is None else context.refusal(Kind.TOPIC, place.topic))
+            for place, value in found.items()
+        }
         by_topic: dict[str, list[dict[str, Any]]] = {}
         for place, value in found.items():
             if value is None:
                 continue
-            by_topic.setdefault(place.topic, []).append(_fetched(place.partition, value))
+            by_topic.setdefault(place.topic, []).append(fetched(place.partition, value))
         if topics is None:
             images = broker.image.topics
             return {
@@ -306,12 +328,12 @@ class GroupApis:
         return {
             "topics": [
                 {
-                    **_topic_names(topic),
+                    **names_of(topic),
                     "partitions": [
-                        _fetched(number, found.get(TopicPartition(name or "", number)))
+                        fetched(number, found.get(TopicPartition(name or "", number)))
                         if name is not None
-                        else {**_fetched(number, None), "error_code": UnknownTopicId.code}
-                        for _, name in [_topic_of(broker, topic)]
+                        else {**fetched(number, None), "error_code": UnknownTopicId.code}
+                        for _, name in [topic_named(broker, topic)]
                         for number in topic.partition_indexes
                     ],
                 }
@@ -320,12 +342,14 @@ class GroupApis:
         }
 
     async def offset_delete(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
+        context.require(Kind.GROUP, request.group_id)
         asked = [
             (topic.name, [partition.partition_index for partition in topic.partitions])
             for topic in request.topics
         ]
         places = {TopicPartition(name, number) for name, numbers in asked for number in numbers}
-        known = sorted(place for place in places if partition_exists(broker, place))
+        hidden = {place for place in places if not context.may(Kind.TOPIC, place.topic)}
+        known = sorted(place for place in places - hidden if partition_exists(broker, place))
         done = cast(
             OffsetsDone,
             await self._coordinator.ask(
@@ -335,6 +359,7 @@ class GroupApis:
         )
         unknown = {place: UnknownTopicOrPartition(place) for place in places.difference(known)}
         refused: dict[TopicPartition, BrokerError] = {**unknown, **done.refused}
+        refused |= {place: context.refusal(Kind.TOPIC, place.topic) for place in hidden}
         return {
             "topics": [
                 {
@@ -354,9 +379,9 @@ class GroupApis:
     # Looking and deleting.
 
     def describe_groups(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
-        return {"groups": [self._describe(name, context.version) for name in request.groups]}
+        return {"groups": [self._describe(name, request, context) for name in request.groups]}
 
-    def _describe(self, group_id: str, version: int) -> dict[str, Any]:
+    def _describe(self, group_id: str, request: Any, context: Request) -> dict[str, Any]:
         answer: dict[str, Any] = {
             "group_id": group_id,
             "error_message": None,
@@ -364,15 +389,18 @@ class GroupApis:
             "protocol_type": "",
             "protocol_data": "",
             "members": (),
-            "authorized_operations": NO_AUTHORIZED_OPERATIONS,
+            "authorized_operations": NO_OPERATIONS,
         }
         try:
+            context.require(Kind.GROUP, group_id)
+            if getattr(request, "include_authorized_operations", False):
+                answer["authorized_operations"] = context.operations(Kind.GROUP, group_id)
             view = self._coordinator.driver(group_id).shard.describe(group_id)
         except BrokerError as error:
             return answer | {"error_code": error.code, "error_message": str(error)}
         if view is None:
             answer["group_state"] = DEAD
-            if version >= 6:
+            if context.version >= 6:
                 missing = GroupIdNotFound(group_id)
                 answer |= {"error_code": missing.code, "error_message": str(missing)}
             return answer
@@ -404,6 +432,8 @@ class GroupApis:
                     continue
                 if types and CLASSIC not in types:
                     continue
+                if not (context.may(Kind.CLUSTER) or context.may(Kind.GROUP, view.group_id)):
+                    continue
                 groups.append(
                     {
                         "group_id": view.group_id,
@@ -419,6 +449,7 @@ class GroupApis:
         for name in request.groups_names:
             answer: dict[str, Any] = {"group_id": name}
             try:
+                context.require(Kind.GROUP, name)
                 await self._coordinator.ask(
                     name,
                     lambda shard, reply, at, name=name: shard.delete_group(name, reply, at),  # type: ignore[misc]
@@ -450,63 +481,3 @@ def _milliseconds(duration: timedelta) -> int:
 
 def _code(error: BrokerError | None) -> int:
     return 0 if error is None else error.code
-
-
-def _key(topic: Any) -> object:
-    """How a request names a topic: by id since version 10."""
-    return topic.topic_id if hasattr(topic, "topic_id") else topic.name
-
-
-def _topic_of(broker: Broker, topic: Any) -> tuple[object, str | None]:
-    """A topic's key in the request, and its name; None for an id that nobody has."""
-    key = _key(topic)
-    if not hasattr(topic, "topic_id"):
-        return key, topic.name
-    image = broker.image.topics_by_id.get(topic.topic_id)
-    return key, None if image is None else image.name
-
-
-def _topic_names(topic: Any) -> dict[str, Any]:
-    if hasattr(topic, "topic_id"):
-        return {"topic_id": topic.topic_id}
-    return {"name": topic.name}
-
-
-def of_topic(
-    broker: Broker, place: TopicPartition, value: CommittedOffset | BrokerError | None
-) -> CommittedOffset | BrokerError | None:
-    """The value, unless it is of an earlier topic of the name: its deletion is on the way."""
-    if not isinstance(value, CommittedOffset) or value.topic_id is None:
-        return value
-    image = broker.image.topics_by_id.get(value.topic_id)
-    return value if image is not None and image.name == place.topic else None
-
-
-def _fetched(number: int, value: CommittedOffset | BrokerError | None) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "partition_index": number,
-        "committed_offset": NO_OFFSET,
-        "committed_leader_epoch": NO_EPOCH,
-        "metadata": "",
-    }
-    if isinstance(value, BrokerError):
-        answer["error_code"] = value.code
-    elif value is not None:
-        answer |= {
-            "committed_offset": value.offset,
-            "committed_leader_epoch": value.leader_epoch,
-            "metadata": value.metadata,
-        }
-    return answer
-
-
-def _refused_fetch(topics: Iterable[Any] | None, error: BrokerError) -> list[dict[str, Any]]:
-    return [
-        {
-            **_topic_names(topic),
-            "partitions": [
-                {**_fetched(number, None), "error_code": error.code} for number in topic.partition_indexes
-            ],
-        }
-        for topic in topics or ()
-    ]

@@ -9,6 +9,7 @@ from tidelog.errors import BrokerError, InvalidRequest, InvalidTopic, PolicyViol
 from tidelog.kafka.context import Request
 from tidelog.log.search import Found
 from tidelog.model import INTERNAL_TOPICS, NO_EPOCH, NO_OFFSET
+from tidelog.security.permissions import Kind
 
 READ_COMMITTED: Final = 1
 
@@ -24,6 +25,7 @@ async def list_offsets(broker: Broker, request: Any, context: Request) -> dict[s
         for asked in topic.partitions:
             answer: dict[str, Any] = {"partition_index": asked.partition_index}
             try:
+                context.require(Kind.TOPIC, topic.name)
                 found = await _find(broker, topic.name, asked, committed_only)
                 answer |= {
                     "offset": found.offset,
@@ -53,6 +55,7 @@ def offset_for_leader_epoch(broker: Broker, request: Any, context: Request) -> d
         for asked in topic.partitions:
             answer: dict[str, Any] = {"partition": asked.partition}
             try:
+                context.require(Kind.TOPIC, topic.topic)
                 partition = broker.partition(topic.topic, asked.partition)
                 leader = partition.leading(asked.current_leader_epoch)
                 end = partition.log.end
@@ -78,7 +81,9 @@ async def delete_records(broker: Broker, request: Any, context: Request) -> dict
     """
     deadline = broker.host.clock.monotonic() + max(request.timeout.total_seconds(), 0)
     asked = [(topic.name, each) for topic in request.topics for each in topic.partitions]
-    found = await asyncio.gather(*(_delete_before(broker, name, each, deadline) for name, each in asked))
+    found = await asyncio.gather(
+        *(_delete_before(broker, context, name, each, deadline) for name, each in asked)
+    )
     answers = iter(found)
     return {
         "topics": [
@@ -88,9 +93,12 @@ async def delete_records(broker: Broker, request: Any, context: Request) -> dict
     }
 
 
-async def _delete_before(broker: Broker, topic: str, asked: Any, deadline: float) -> dict[str, Any]:
+async def _delete_before(
+    broker: Broker, context: Request, topic: str, asked: Any, deadline: float
+) -> dict[str, Any]:
     answer: dict[str, Any] = {"partition_index": asked.partition_index}
     try:
+        context.require(Kind.TOPIC, topic)
         partition = broker.partition(topic, asked.partition_index)
         if topic in INTERNAL_TOPICS:
             raise InvalidTopic(f"{topic} is the cluster's own; nothing of it may be deleted")

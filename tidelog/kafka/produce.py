@@ -3,6 +3,8 @@
 Rule 1: the cost is per batch: nothing here looks at a record.
 Rule 2: one bad partition spoils only its own answer.
 Rule 3: the first batch of a transaction in a partition waits for the transaction's coordinator.
+Rule 4: a batch is judged before its partition is looked for. Of a request that repeats another, what was
+        allowed is allowed until a permission changes.
 """
 
 import logging
@@ -20,10 +22,15 @@ from tidelog.errors import (
     InvalidRequiredAcks,
     InvalidTransactionState,
     TransactionAbortable,
+    UnknownTopicId,
 )
 from tidelog.kafka.context import Reply
+from tidelog.kafka.permissions import NEEDS
 from tidelog.partition.driver import Partition
 from tidelog.records import is_transactional, read_header
+from tidelog.security.authorizer import Access
+from tidelog.security.permissions import Kind
+from tidelog.wire.apis import Api
 from tidelog.wire.produce import PartitionAnswer, Repeated, decode_request, encode_response
 from tidelog.wire.requests import Header
 
@@ -111,8 +118,18 @@ def _refuse(answer: PartitionAnswer, error: BrokerError) -> None:
         answer.record_errors = error.records
 
 
+def _judge(broker: Broker, access: Access, topic: str | UUID) -> None:
+    """Let the client write to the topic, or raise the error that it gets."""
+    if isinstance(topic, UUID):
+        found = broker.image.topics_by_id.get(topic)
+        if found is None:
+            raise UnknownTopicId(topic)
+        topic = found.name
+    access.require(NEEDS[Api.PRODUCE][Kind.TOPIC], Kind.TOPIC, topic)
+
+
 def handle_repeated(
-    broker: Broker, repeated: Repeated, batch: memoryview, pins_bytes: int, reply: Reply
+    broker: Broker, repeated: Repeated, batch: memoryview, pins_bytes: int, access: Access, reply: Reply
 ) -> None:
     """Append one more batch for the partition that the client wrote to before."""
     acks = repeated.acks
@@ -122,6 +139,9 @@ def handle_repeated(
     try:
         if acks not in _ACKS:
             raise InvalidRequiredAcks(acks)
+        if access.is_judged and repeated.allowed_by is not access.answers:
+            _judge(broker, access, repeated.topic)
+            repeated.allowed_by = access.answers
         partition = broker.partition(repeated.topic, repeated.partition)
         answer.log_start = partition.log.start
         answer.base_offset, answer.append_time_ms, done = partition.append(
@@ -140,7 +160,7 @@ def handle_repeated(
 
 
 def handle_produce(
-    broker: Broker, verification: Verification, frame: bytearray, header: Header, reply: Reply
+    broker: Broker, verification: Verification, frame: bytearray, header: Header, access: Access, reply: Reply
 ) -> Repeated | None:
     """Append every batch of the request; the answer follows when the last one is settled.
 
@@ -152,7 +172,7 @@ def handle_produce(
     if repeated is not None:
         batch = request.topics[0].partitions[0].records
         assert batch is not None
-        handle_repeated(broker, repeated, batch, pins_bytes, reply)
+        handle_repeated(broker, repeated, batch, pins_bytes, access, reply)
         return repeated
     acks = request.acks
     deadline = broker.host.clock.monotonic() + max(request.timeout_ms, 0) / 1000
@@ -161,6 +181,8 @@ def handle_produce(
     if acks not in _ACKS:
         refusal = InvalidRequiredAcks(acks)
     transactional_id = request.transactional_id
+    if refusal is None and transactional_id is not None:
+        refusal = _refused_id(access, transactional_id)
     adds = header.version >= _ADDS_FROM
     for topic, partitions in request.topics:
         answers = []
@@ -170,6 +192,8 @@ def handle_produce(
             try:
                 if refusal is not None:
                     raise refusal
+                if access.is_judged:
+                    _judge(broker, access, topic)
                 if batch is None:
                     raise CorruptMessage("there are no records")
                 partition = broker.partition(topic, number)
@@ -190,6 +214,15 @@ def handle_produce(
                 _refuse(answer, error)
         pending.add(topic, answers)
     pending.finished_one()
+    return None
+
+
+def _refused_id(access: Access, transactional_id: str) -> BrokerError | None:
+    """Why the client may not write in this transaction; None if it may."""
+    try:
+        access.require(NEEDS[Api.PRODUCE][Kind.TRANSACTIONAL_ID], Kind.TRANSACTIONAL_ID, transactional_id)
+    except BrokerError as error:
+        return error
     return None
 
 

@@ -22,6 +22,7 @@ from tidelog.controller.records import BrokerUnregistered, PartitionChanged
 from tidelog.errors import BrokerError, BrokerIdNotRegistered, InvalidReplicationFactor, InvalidRequest
 from tidelog.kafka.context import Request
 from tidelog.model import NodeId, TopicPartition
+from tidelog.security.permissions import Kind
 
 Wanted: TypeAlias = Mapping[TopicPartition, Sequence[NodeId] | None]
 """Who shall hold each partition; None cancels the move that is under way."""
@@ -29,6 +30,7 @@ Wanted: TypeAlias = Mapping[TopicPartition, Sequence[NodeId] | None]
 
 async def alter_partition_reassignments(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Begin, replace or cancel moves."""
+    context.require(Kind.CLUSTER)
     wanted: dict[TopicPartition, Sequence[NodeId] | None] = {}
     twice: set[TopicPartition] = set()
     for topic in request.topics:
@@ -116,6 +118,7 @@ def _check_size(place: Place, target: Sequence[NodeId]) -> None:
 
 def list_partition_reassignments(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """The partitions whose replicas move; of all, or of those that are named."""
+    context.require(Kind.CLUSTER)
     moving = {place.name: place for place in broker.image.moving.values()}
     if request.topics is not None:
         asked = [
@@ -153,6 +156,7 @@ def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[TopicPartition]
 
 async def unregister_broker(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Forget a broker that is gone and holds nothing."""
+    context.require(Kind.CLUSTER)
     await unregister(broker, request.broker_id)
     return {"error_message": None}
 

@@ -1,7 +1,7 @@
 """From a frame to its handler, and from the handler's answer to bytes.
 
-Rule 1: every request passes `authorize` before its body is looked at; before that, on a listener
-        that wants proof, whether its sender has given it.
+Rule 1: every request passes `judge` before its body is looked at; before that, on a listener that
+        wants proof, whether its sender has given it. Its handler asks for each resource that it names.
 Rule 2: Produce and Fetch have their own codecs and answer when they can; everything else is
         decoded and encoded by kio, and its handler returns or awaits one answer.
 Rule 3: what a handler refuses becomes the error in its answer. What it did not expect is logged
@@ -20,9 +20,9 @@ from tidelog.config import NodeConfig
 from tidelog.coordinators.groups import GroupCoordinator
 from tidelog.coordinators.transactions import TransactionCoordinator
 from tidelog.errors import BrokerError, LeaderNotAvailable, TidelogError, UnsupportedVersion
-from tidelog.kafka import admin, configs, offsets, reassignments, sasl, topics, users
+from tidelog.kafka import acls, admin, configs, offsets, reassignments, sasl, topics, users
 from tidelog.kafka import restore_batches as restoring
-from tidelog.kafka.context import Client, Reply, Request, authorize
+from tidelog.kafka.context import Client, Reply, Request, judge
 from tidelog.kafka.decisions import DecisionApis
 from tidelog.kafka.described_topics import DescribedTopics
 from tidelog.kafka.fetch import handle_fetch
@@ -32,7 +32,7 @@ from tidelog.kafka.produce import handle_produce, handle_repeated
 from tidelog.kafka.producer_ids import ProducerIds
 from tidelog.kafka.transactional_offsets import TransactionalOffsetApis
 from tidelog.kafka.transactions import TransactionApis
-from tidelog.security.principals import Principal
+from tidelog.security.authorizer import Access
 from tidelog.wire.apis import APIS, Api
 from tidelog.wire.entities import MessageDamaged, decode_request, encode, response_entity
 from tidelog.wire.produce import Repeated
@@ -43,15 +43,15 @@ _log = logging.getLogger(__name__)
 
 Answer: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[[Broker, Any, Request], Answer | Awaitable[Answer]]
-Perform: TypeAlias = Callable[[str, bytes, Principal], Awaitable[bytes]]
-"""A verb's answer, given its name, its parameters and who asks; both are JSON."""
+Perform: TypeAlias = Callable[[str, bytes, Access], Awaitable[bytes]]
+"""A verb's answer, given its name, its parameters and what the asker may do; both are JSON."""
 
 TRANSACTION_VERSION: Final = "transaction.version"
 """Kafka's feature: from level 2 on each transaction has an epoch of its own (KIP-890)."""
 TRANSACTION_LEVEL: Final = 2
 
 
-async def _no_verbs(verb: str, asked: bytes, principal: Principal) -> bytes:
+async def _no_verbs(verb: str, asked: bytes, access: Access) -> bytes:
     raise LeaderNotAvailable("this node performs no verbs yet")
 
 
@@ -132,6 +132,9 @@ class Requests:
             Api.RESTORE_BATCHES: restoring.restore_batches,
             Api.LIST_TRANSACTIONS: txn.list_transactions,
             Api.DESCRIBE_TRANSACTIONS: txn.describe_transactions,
+            Api.DESCRIBE_ACLS: acls.describe_acls,
+            Api.CREATE_ACLS: acls.create_acls,
+            Api.DELETE_ACLS: acls.delete_acls,
             Api.DESCRIBE_CONFIGS: configs.describe_configs,
             Api.ALTER_CONFIGS: configs.alter_configs,
             Api.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
@@ -164,7 +167,7 @@ class Requests:
         assert {*self._handlers, Api.PRODUCE, Api.FETCH} == set(APIS), "advertised = handled"
 
     async def _perform(self, broker: Broker, request: Any, context: Request) -> Answer:
-        answer = await self.perform(request.verb, bytes(request.asked), context.client.principal)
+        answer = await self.perform(request.verb, bytes(request.asked), context.access)
         return {"error_message": None, "answer": answer}
 
     @property
@@ -185,11 +188,11 @@ class Requests:
             reply.refuse(f"{api.title} before it was proved who asks")
             return None
         try:
-            authorize(client, api)
+            access = judge(client, self._broker.authorizer)
             if api is Api.PRODUCE:
-                return handle_produce(self._broker, self._verification, frame, header, reply)
+                return handle_produce(self._broker, self._verification, frame, header, access, reply)
             if api is Api.FETCH:
-                handle_fetch(self._broker, self.sessions, frame, header, reply)
+                handle_fetch(self._broker, self.sessions, frame, header, access, reply)
             else:
                 self._handle_entity(api, frame, header, client, reply)
         except MessageDamaged as error:
@@ -207,8 +210,8 @@ class Requests:
             reply.refuse("its session is over")
             return
         try:
-            authorize(client, Api.PRODUCE)
-            handle_repeated(self._broker, repeated, batch, size, reply)
+            access = judge(client, self._broker.authorizer)
+            handle_repeated(self._broker, repeated, batch, size, access, reply)
         except Exception:
             _log.exception("Produce from %s failed; its connection is closed", client.address)
             reply.refuse("an internal error")

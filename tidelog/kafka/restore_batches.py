@@ -23,12 +23,14 @@ from tidelog.model import INTERNAL_TOPICS, NO_OFFSET, QUEUES_TOPIC
 from tidelog.partition.driver import Partition
 from tidelog.queues.restored import check_record
 from tidelog.records import decode_batch, iterate_batches
+from tidelog.security.permissions import Kind
 
 
 async def restore_batches(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Append batches where they were; answered once they are committed. None: all are there."""
     partition: Partition | None = None
     try:
+        context.require(Kind.CLUSTER)
         if request.topic_id is None:
             raise UnknownTopicId(request.topic_id)
         partition = broker.partition(request.topic_id, request.partition)

@@ -25,8 +25,12 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.kafka.context import Request
-from tidelog.kafka.described_topics import NO_AUTHORIZED_OPERATIONS, DescribedTopics
+from tidelog.kafka.described_topics import DescribedTopics
+from tidelog.kafka.permissions import NO_OPERATIONS
 from tidelog.model import INTERNAL_TOPICS, QUEUES_TOPIC, NodeId, topic_name_problem
+from tidelog.security.authorizer import require_create
+from tidelog.security.permissions import Kind, Operation
+from tidelog.security.refusals import TopicAuthorizationFailed
 from tidelog.wire.slices import Encoded
 
 _AT_ONCE: Final = 20
@@ -62,8 +66,13 @@ def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str
         "cluster_id": broker.identity.cluster_id,
         "controller_id": broker.active_controller,
         "brokers": _brokers(known, "broker_id"),
-        "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+        "cluster_authorized_operations": _cluster_operations(request, context),
     }
+
+
+def _cluster_operations(request: Any, context: Request) -> int:
+    wanted = getattr(request, "include_cluster_authorized_operations", False)
+    return context.operations(Kind.CLUSTER) if wanted else NO_OPERATIONS
 
 
 async def metadata(
@@ -77,15 +86,19 @@ async def metadata(
     described.forget_gone(broker.image)
     topics: list[Encoded | dict[str, Any]] = []
     create = broker.config.auto_create_topics_enable and getattr(request, "allow_auto_topic_creation", True)
+    tells_operations = getattr(request, "include_topic_authorized_operations", False)
     for count, asked in enumerate(list(broker.image.topics.values()) if wants_all else request.topics, 1):
+        if count % _AT_ONCE == 0:
+            await asyncio.sleep(0)  # others get their turn
+        if wants_all and not context.may(Kind.TOPIC, asked.name):
+            continue
         try:
-            topic = asked if wants_all else await _asked(broker, asked, create)
-            topics.append(await described.describe(broker.image, topic, context.version))
+            topic = asked if wants_all else await _asked(broker, context, asked, create)
+            operations = context.operations(Kind.TOPIC, topic.name) if tells_operations else NO_OPERATIONS
+            topics.append(await described.describe(broker.image, topic, context.version, operations))
         except BrokerError as error:
             topic_id = getattr(asked, "topic_id", None)
             topics.append({"error_code": error.code, "name": asked.name or "", "topic_id": topic_id})
-        if count % _AT_ONCE == 0:
-            await asyncio.sleep(0)  # others get their turn
     now, told = broker.host.clock.monotonic(), broker.fenced_brokers
     tells_fenced = told.are_for(context.client.software, names_topics=bool(request.topics))
     known = [
@@ -98,7 +111,7 @@ async def metadata(
         "cluster_id": broker.identity.cluster_id,
         "controller_id": broker.active_controller,
         "topics": topics,
-        "cluster_authorized_operations": NO_AUTHORIZED_OPERATIONS,
+        "cluster_authorized_operations": _cluster_operations(request, context),
     }
 
 
@@ -116,10 +129,14 @@ def _find(image: ClusterImage, name: str | None, topic_id: UUID | None) -> Topic
     return image.topics_by_id.get(topic_id) if topic_id is not None else None
 
 
-async def _asked(broker: Broker, asked: Any, create: bool) -> TopicImage:
+async def _asked(broker: Broker, context: Request, asked: Any, create: bool) -> TopicImage:
     name: str | None = asked.name
     topic_id: UUID | None = getattr(asked, "topic_id", None)
     topic = _find(broker.image, name, topic_id)
+    if name is not None:
+        context.require(Kind.TOPIC, name)
+    elif topic is not None and not context.may(Kind.TOPIC, topic.name):
+        raise UnknownTopicId(topic_id)  # its name is not the client's to know
     if topic is not None:
         return topic
     if name is None:
@@ -128,6 +145,7 @@ async def _asked(broker: Broker, asked: Any, create: bool) -> TopicImage:
         raise InvalidTopic(problem)
     if not create or name in INTERNAL_TOPICS:
         raise UnknownTopicOrPartition(name)
+    require_create(context.access, name)
     return await _create_missing(broker, name)
 
 
@@ -148,6 +166,7 @@ async def create_topics(broker: Broker, request: Any, context: Request) -> dict[
     for topic in request.topics:
         answer: dict[str, Any] = {"name": topic.name, "error_message": None}
         try:
+            require_create(context.access, topic.name)
             if times_named[topic.name] > 1:
                 raise InvalidRequest(f"{topic.name!r} is named twice in this request")
             if topic.name in MADE_BY_HAND and topic.configs:
@@ -166,7 +185,16 @@ async def create_topics(broker: Broker, request: Any, context: Request) -> dict[
                 )
             else:
                 created = await create_topic(broker, wanted)
-            answer |= _describe_created(broker, created, validate_only=request.validate_only)
+            if context.access.may(Operation.DESCRIBE_CONFIGS, Kind.TOPIC, topic.name):
+                answer |= _describe_created(broker, created, validate_only=request.validate_only)
+            else:
+                answer |= {
+                    "topic_id": None if request.validate_only else UUID(created.id),
+                    "topic_config_error_code": TopicAuthorizationFailed.code,
+                    "num_partitions": -1,
+                    "replication_factor": -1,
+                    "configs": (),
+                }
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
             answer |= {"num_partitions": -1, "replication_factor": -1, "configs": None}
@@ -205,12 +233,23 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
     for name, topic_id in asked:
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_message": None}
         try:
+            _require_delete(broker, context, name, topic_id)
             deleted = await delete_topic(broker, name, topic_id)
             answer |= {"name": deleted.name, "topic_id": deleted.id}
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
         answers.append(answer)
     return {"responses": answers}
+
+
+def _require_delete(broker: Broker, context: Request, name: str | None, topic_id: UUID | None) -> None:
+    """Let the client delete the topic, or raise the error that it gets; of an id it is told no name."""
+    if name is not None:
+        context.require(Kind.TOPIC, name)
+    elif (topic := _find(broker.image, None, topic_id)) is not None and not context.may(
+        Kind.TOPIC, topic.name
+    ):
+        raise TopicAuthorizationFailed(f"{context.access.principal} may not delete the topic {topic_id}")
 
 
 async def create_partitions(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
@@ -220,6 +259,7 @@ async def create_partitions(broker: Broker, request: Any, context: Request) -> d
         assignment = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
         name, count = topic.name, topic.count
         try:
+            context.require(Kind.TOPIC, name)
             if request.validate_only:
                 decisions.add_partitions(broker.image, name, count, assignment)
             else:

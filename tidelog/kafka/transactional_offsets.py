@@ -36,6 +36,7 @@ from tidelog.groups.events import (
 from tidelog.groups.shard import Shard
 from tidelog.kafka.context import Request
 from tidelog.model import NO_EPOCH, OFFSETS_TOPIC, ProducerId, TopicPartition
+from tidelog.security.permissions import Kind
 from tidelog.shards.effects import Moment, Token, Writer
 
 LOADING_FROM: Final = 2
@@ -76,8 +77,12 @@ class TransactionalOffsetApis:
         offsets: dict[TopicPartition, OffsetToCommit] = {}
         refused: dict[TopicPartition, BrokerError] = {}
         for topic in request.topics:
+            is_refused = not context.may(Kind.TOPIC, topic.name)
             for asked in topic.partitions:
                 place = TopicPartition(topic.name, asked.partition_index)
+                if is_refused:
+                    refused[place] = context.refusal(Kind.TOPIC, topic.name)
+                    continue
                 if not partition_exists(broker, place):
                     refused[place] = UnknownTopicOrPartition(place)
                     continue
@@ -88,6 +93,8 @@ class TransactionalOffsetApis:
                 )
         if offsets:
             try:
+                context.require(Kind.TRANSACTIONAL_ID, request.transactional_id)
+                context.require(Kind.GROUP, request.group_id)
                 done = await self._commit(broker, request, context.version, offsets)
                 refused.update(done.refused)
             except BrokerError as error:

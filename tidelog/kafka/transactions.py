@@ -21,6 +21,8 @@ from tidelog.errors import (
 from tidelog.kafka.context import Request
 from tidelog.kafka.producer_ids import ProducerIds
 from tidelog.model import NO_EPOCH, NO_PRODUCER, OFFSETS_TOPIC, ProducerId, TopicPartition
+from tidelog.security.permissions import Kind, Operation
+from tidelog.security.refusals import ClusterAuthorizationFailed
 from tidelog.txn.events import Ended, EndTransaction, Initialised, InitProducer, TransactionView, Verdicts
 from tidelog.txn.placement import coordinator_key
 from tidelog.txn.shard import Shard
@@ -44,6 +46,8 @@ class TransactionApis:
     async def init_producer_id(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
         name = request.transactional_id
         if name is None:
+            if not (context.may(Kind.CLUSTER) or context.access.may_some(Operation.WRITE, Kind.TOPIC)):
+                context.require(Kind.CLUSTER)
             return await self._ids.init_producer_id(broker, request, context)
         if name == "":
             raise InvalidRequest("a transactional id has at least one character")
@@ -53,6 +57,7 @@ class TransactionApis:
             raise InvalidRequest("a producer that goes on says both its id and its epoch")
         timeout_ms = round(request.transaction_timeout.total_seconds() * 1000)
         try:
+            context.require(Kind.TRANSACTIONAL_ID, name)
             done = await self.initialise(name, timeout_ms, producer_id, epoch)
         except BrokerError as error:
             return {
@@ -86,6 +91,7 @@ class TransactionApis:
 
     async def write_txn_markers(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
         """Aborts, where an operator has found that nobody will. Commits are the coordinators'."""
+        is_refused = not (context.may(Kind.CLUSTER) or context.access.may(Operation.ALTER, Kind.CLUSTER))
         markers = []
         for marker in request.markers:
             topics = []
@@ -93,7 +99,9 @@ class TransactionApis:
                 partitions = [
                     {
                         "partition_index": number,
-                        "error_code": await self._abort(marker, TopicPartition(topic.name, number)),
+                        "error_code": ClusterAuthorizationFailed.code
+                        if is_refused
+                        else await self._abort(marker, TopicPartition(topic.name, number)),
                     }
                     for number in topic.partition_indexes
                 ]
@@ -114,19 +122,26 @@ class TransactionApis:
 
     async def add_partitions_to_txn(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
         places = _places(request.v3_and_below_topics)
+        name = request.v3_and_below_transactional_id
+        hidden = {place for place in places if not context.may(Kind.TOPIC, place.topic)}
         unknown = {place for place in places if not partition_exists(broker, place)}
         verdicts: Verdicts
-        if unknown:
+        if not context.may(Kind.TRANSACTIONAL_ID, name):
+            error = context.refusal(Kind.TRANSACTIONAL_ID, name)
+            verdicts = dict.fromkeys(places, error)
+        elif hidden or unknown:
             verdicts = {
-                place: UnknownTopicOrPartition(place)
+                place: context.refusal(Kind.TOPIC, place.topic)
+                if place in hidden
+                else UnknownTopicOrPartition(place)
                 if place in unknown
-                else OperationNotAttempted("another partition does not exist")
+                else OperationNotAttempted("another partition was refused")
                 for place in places
             }
         else:
             try:
                 verdicts = await self._transactions.add(
-                    request.v3_and_below_transactional_id,
+                    name,
                     {
                         "producer_id": request.v3_and_below_producer_id,
                         "epoch": request.v3_and_below_producer_epoch,
@@ -155,6 +170,8 @@ class TransactionApis:
 
     async def add_offsets_to_txn(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
         """The group's partition of `__consumer_offsets` joins, as any other would."""
+        context.require(Kind.TRANSACTIONAL_ID, request.transactional_id)
+        context.require(Kind.GROUP, request.group_id)
         groups = self._transactions.groups
         await groups.ready()
         place = TopicPartition(OFFSETS_TOPIC, groups.number_of(request.group_id))
@@ -185,6 +202,7 @@ class TransactionApis:
             return shard.end(name, event, at)
 
         try:
+            context.require(Kind.TRANSACTIONAL_ID, name)
             ended = cast(Ended, await self._ask(name, call))
         except BrokerError as error:
             return {
@@ -205,6 +223,8 @@ class TransactionApis:
             for view in driver.shard.transactions():
                 if states and view.state not in states:
                     continue
+                if not context.may(Kind.TRANSACTIONAL_ID, view.transactional_id):
+                    continue
                 if producers and view.producer_id not in producers:
                     continue
                 if duration_ms >= 0 and not 0 <= view.started_ms <= now_ms - duration_ms:
@@ -220,11 +240,12 @@ class TransactionApis:
         return {"unknown_state_filters": unknown, "transaction_states": found}
 
     def describe_transactions(self, broker: Broker, request: Any, context: Request) -> dict[str, Any]:
-        return {"transaction_states": [self._describe(name) for name in request.transactional_ids]}
+        return {"transaction_states": [self._describe(name, context) for name in request.transactional_ids]}
 
-    def _describe(self, name: str) -> dict[str, Any]:
+    def _describe(self, name: str, context: Request) -> dict[str, Any]:
         answer: dict[str, Any] = {"transactional_id": name}
         try:
+            context.require(Kind.TRANSACTIONAL_ID, name)
             view = self._transactions.driver(coordinator_key(name)).shard.describe(name)
             if view is None:
                 raise TransactionalIdNotFound(f"there is no transactional id {name!r}")
@@ -236,7 +257,7 @@ class TransactionApis:
             "transaction_start_time": view.started_ms,
             "producer_id": view.producer_id,
             "producer_epoch": view.epoch,
-            "topics": _topics(view),
+            "topics": [one for one in _topics(view) if context.may(Kind.TOPIC, one["topic"])],
         }
 
 

@@ -11,6 +11,7 @@ from tidelog.controller import users
 from tidelog.errors import BrokerError
 from tidelog.kafka.context import Request
 from tidelog.security.failures import DuplicateUser, UnacceptableCredential, UnknownUser, UnsupportedMechanism
+from tidelog.security.permissions import CLUSTER_NAME, Kind
 from tidelog.security.scram import HASHES, Hash, Verifier, verifier_from
 
 SECRET_BYTES: Final = 32
@@ -21,6 +22,7 @@ _NUMBER_OF: Final = {kind.mechanism: number for number, kind in NUMBERS.items()}
 
 def describe_user_scram_credentials(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """The users asked for, or all, each with its mechanisms and iterations."""
+    context.require(Kind.CLUSTER)
     known = broker.image.users
     asked = [one.name for one in request.users or ()] or list(known)
     results: list[dict[str, Any]] = []
@@ -40,6 +42,10 @@ def describe_user_scram_credentials(broker: Broker, request: Any, context: Reque
 
 async def alter_user_scram_credentials(broker: Broker, request: Any, context: Request) -> dict[str, Any]:
     """Add, replace and remove passwords."""
+    if not context.may(Kind.CLUSTER):
+        told = _told(context.refusal(Kind.CLUSTER, CLUSTER_NAME))
+        names = dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions))
+        return {"results": [{"user": name, **told} for name in names]}
     wanted: dict[str, list[tuple[Any, bool]]] = {}
     for one, is_set in [(o, False) for o in request.deletions] + [(o, True) for o in request.upsertions]:
         wanted.setdefault(one.name, []).append((one, is_set))

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -42,13 +43,13 @@ from tidelog.kafka.requests import Requests
 from tidelog.kafka.transactions import TransactionApis
 from tidelog.model import NodeId, Offset
 from tidelog.operators.table import VERBS
-from tidelog.operators.verbs import Verb
+from tidelog.operators.verbs import Permission, Verb
 from tidelog.peers.listener import Answer
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PeerRefused
 from tidelog.raft.changes import VotersNotSettled
-from tidelog.security.permissions import Operation, Resource
-from tidelog.security.principals import Principal
+from tidelog.security.authorizer import Access
+from tidelog.security.permissions import Kind
 
 T = TypeVar("T")
 
@@ -73,9 +74,6 @@ _ELSEWHERE: Final = (
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
-Authorize = Callable[[Principal, Operation, Resource], None]
-"""Lets a principal do an operation to a resource, or raises the error that it gets."""
-
 
 class Desk:
     """Where one node takes verbs, from its faces and from other nodes."""
@@ -86,8 +84,9 @@ class Desk:
         """Of groups; it and the others are there once all verbs are performed."""
         self.transactions: TransactionCoordinator
         self.producers: TransactionApis
-        self.authorize: Authorize | None = None
-        """Called for every verb, before it is done; set where permissions are kept."""
+        self.access: Access | None = None
+        """What the sender of the verb that is being performed may do; None for a part of one, which
+        another node asks for: that was judged there."""
         self._verbs = verbs
 
     def open(self, requests: Requests) -> None:
@@ -98,15 +97,23 @@ class Desk:
 
     # Asking.
 
-    async def perform(self, name: str, asked: msgspec.Struct, *, principal: Principal) -> Any:
-        """What the verb answers to `principal`; an error of the broker is raised."""
+    async def perform(self, name: str, asked: msgspec.Struct, *, access: Access) -> Any:
+        """What the verb answers to who has that access; an error of the broker is raised."""
         verb = self._offered(name)
-        if self.authorize is not None:
-            for needed in verb.permissions:
-                self.authorize(principal, needed.operation, needed.resource(asked))
-        return await self.call(verb, asked)
+        for needed in verb.permissions:
+            needed.require(access, asked)
+        desk = copy(self)
+        desk.access = access
+        return await desk.call(verb, asked)
 
-    async def perform_json(self, name: str, asked: bytes, principal: Principal) -> bytes:
+    def shows(self, needed: Permission, name: str) -> bool:
+        """Whether a list may show the thing of that name to who asks."""
+        access = self.access
+        if access is None or (needed.or_cluster and access.may(needed.operation, Kind.CLUSTER)):
+            return True
+        return access.may(needed.operation, needed.kind, name)
+
+    async def perform_json(self, name: str, asked: bytes, access: Access) -> bytes:
         """The same, for who speaks JSON."""
         verb = self._offered(name)
         try:
@@ -117,7 +124,7 @@ class Desk:
         known = verb.asks.__struct_encode_fields__
         for other in given.keys() - set(known):  # a parameter that is misspelt must not be ignored
             raise InvalidRequest(f"{name} takes no {other!r}; it takes {', '.join(known) or 'nothing'}")
-        return msgspec.json.encode(await self.perform(name, parameters, principal=principal))
+        return msgspec.json.encode(await self.perform(name, parameters, access=access))
 
     def _offered(self, name: str) -> Verb:
         """The row of a verb that operators may ask for."""

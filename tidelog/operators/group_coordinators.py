@@ -21,7 +21,7 @@ from tidelog.errors import (
 )
 from tidelog.groups.events import Commit, GroupView, OffsetsDone, OffsetToCommit
 from tidelog.groups.records import CommittedOffset
-from tidelog.kafka.groups import of_topic
+from tidelog.kafka.group_offsets import of_topic
 from tidelog.model import NO_EPOCH, NO_NODE, OFFSETS_TOPIC, NodeId, Offset, TopicPartition
 from tidelog.operators.values import LIMIT, After, Limit, PartitionNumber, page
 from tidelog.operators.verbs import DESCRIBE_CLUSTER, Permission, Verb

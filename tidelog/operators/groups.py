@@ -21,6 +21,7 @@ from tidelog.operators.group_coordinators import (
     GroupDeleted,
     GroupFound,
     Groups,
+    ListedGroup,
     ListGroups,
     Member,
     OffsetsDeleted,
@@ -30,7 +31,7 @@ from tidelog.operators.group_coordinators import (
     there,
 )
 from tidelog.operators.values import LIMIT, AfterPlace, DryRun, Limit, Natural, Partitions, page, page_places
-from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Permission, Verb
+from tidelog.operators.verbs import DESCRIBE_GROUPS, DESCRIBE_TOPICS, Http, Permission, Verb
 from tidelog.security.permissions import Kind, Operation
 
 if TYPE_CHECKING:
@@ -98,12 +99,21 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_groups(desk: "Desk", asked: ListGroups) -> Groups:
-    answers = await desk.ask_all("groups.list_here", asked, of=OFFSETS_TOPIC)
-    found = {one.group: one for answer in answers for one in answer.groups}
-    names, after = page(found, limit=asked.limit, after=asked.after)
-    if names and any(answer.next is not None for answer in answers):
-        after = names[-1]
-    return Groups(groups=[found[name] for name in names], next=after)
+    shown: list[ListedGroup] = []
+    after = asked.after
+    while True:
+        wanted = msgspec.structs.replace(asked, after=after)
+        answers = await desk.ask_all("groups.list_here", wanted, of=OFFSETS_TOPIC)
+        found = {one.group: one for answer in answers for one in answer.groups}
+        names, after = page(found, limit=asked.limit, after=after)
+        if names and any(answer.next is not None for answer in answers):
+            after = names[-1]
+        shown += [found[name] for name in names if desk.shows(DESCRIBE_GROUPS, name)]
+        if after is None or len(shown) >= asked.limit:
+            break
+    if after is not None or len(shown) > asked.limit:
+        after = shown[: asked.limit][-1].group
+    return Groups(groups=shown[: asked.limit], next=after)
 
 
 async def find_group(desk: "Desk", group: str) -> GroupFound:
@@ -124,7 +134,7 @@ async def describe_group(desk: "Desk", asked: DescribeGroup) -> Group:
         for one in member.assignment or ()
         for number in one.partitions
     }
-    names = sorted({*committed, *owners})
+    names = sorted(name for name in {*committed, *owners} if desk.shows(DESCRIBE_TOPICS, name.topic))
     topics = desk.broker.image.topics
     # Offsets outlive their topics.
     alive = [name for name in names if name.topic in topics]
@@ -252,13 +262,14 @@ _BUSY: Final = "The group has members; stop them first."
 _PATH: Final = "/v1/groups/{group:path}"
 _DESCRIBE: Final = Permission(Operation.DESCRIBE, Kind.GROUP, "group")
 _READ: Final = Permission(Operation.READ, Kind.GROUP, "group")
+_READ_TOPIC: Final = Permission(Operation.READ, Kind.TOPIC, "topic")
 _DELETE: Final = Permission(Operation.DELETE, Kind.GROUP, "group")
 
 VERBS: Final = (
     Verb(
         name="groups.list",
         do=list_groups,
-        permission=DESCRIBE_CLUSTER,
+        permission=DESCRIBE_GROUPS,
         summary="List the consumer groups of the cluster.",
         http=Http("GET", "/v1/groups"),
     ),
@@ -266,6 +277,7 @@ VERBS: Final = (
         name="groups.reset",
         do=reset_group,
         permission=_READ,
+        also=_READ_TOPIC,
         is_dangerous=True,
         summary="Change the committed offsets of a group in a topic.",
         http=Http("POST", f"{_PATH}/reset", errors={404: "There is no such topic or partition.", 409: _BUSY}),
@@ -274,6 +286,7 @@ VERBS: Final = (
         name="groups.delete_offsets",
         do=delete_offsets,
         permission=_DELETE,
+        also=_READ_TOPIC,
         is_dangerous=True,
         summary="Delete a group's offsets in a topic that it does not consume.",
         http=Http(

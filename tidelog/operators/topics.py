@@ -21,7 +21,7 @@ from tidelog.errors import ConfigError, InvalidConfig
 from tidelog.log.directory import encode_id
 from tidelog.model import INTERNAL_TOPICS
 from tidelog.operators.values import LIMIT, After, Limit, page
-from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Permission, Verb
+from tidelog.operators.verbs import DESCRIBE_TOPICS, Http, Permission, Verb
 from tidelog.security.permissions import Kind, Operation
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TopicListed(msgspec.Struct, kw_only=True):
     internal: bool
     """Whether it is the cluster's own."""
     config: dict[str, str]
-    """The settings that it has of its own."""
+    """The settings that it has of its own; none for who may not see them."""
 
 
 class TopicList(msgspec.Struct, kw_only=True):
@@ -90,12 +90,13 @@ class TopicDropped(msgspec.Struct, kw_only=True):
 
 async def list_topics(desk: "Desk", asked: ListTopics) -> TopicList:
     topics = desk.broker.image.topics
-    names, following = page(topics, limit=asked.limit, after=asked.after)
-    return TopicList(topics=[_listed(topics[name]) for name in names], next=following)
+    shown = (name for name in topics if desk.shows(DESCRIBE_TOPICS, name))
+    names, following = page(shown, limit=asked.limit, after=asked.after)
+    return TopicList(topics=[_listed(desk, topics[name]) for name in names], next=following)
 
 
 async def describe_topic(desk: "Desk", asked: OneTopic) -> TopicListed:
-    return _listed(decisions.find_topic(desk.broker.image, asked.topic))
+    return _listed(desk, decisions.find_topic(desk.broker.image, asked.topic))
 
 
 async def make_topic(desk: "Desk", asked: TopicWanted) -> TopicListed:
@@ -106,14 +107,14 @@ async def make_topic(desk: "Desk", asked: TopicWanted) -> TopicListed:
         config={name: _text(value) for name, value in asked.config.items()},
     )
     await create_topic(desk.broker, new)
-    return _listed(decisions.find_topic(desk.broker.image, asked.name))
+    return _listed(desk, decisions.find_topic(desk.broker.image, asked.name))
 
 
 async def change_topic(desk: "Desk", asked: ChangeTopic) -> TopicListed:
     broker = desk.broker
     await broker.metadata.change(lambda image: _change(broker, image, asked))
     await broker.acted()
-    return _listed(decisions.find_topic(broker.image, asked.topic))
+    return _listed(desk, decisions.find_topic(broker.image, asked.topic))
 
 
 async def drop_topic(desk: "Desk", asked: OneTopic) -> TopicDropped:
@@ -152,17 +153,18 @@ def _text(value: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _listed(topic: TopicImage) -> TopicListed:
+def _listed(desk: "Desk", topic: TopicImage) -> TopicListed:
     return TopicListed(
         name=topic.name,
         id=encode_id(topic.id),
         partition_count=len(topic.partitions),
         replication=topic.partitions[0].replication,
         internal=topic.name in INTERNAL_TOPICS,
-        config=topic.config,
+        config=topic.config if desk.shows(_SEES_SETTINGS, topic.name) else {},
     )
 
 
+_SEES_SETTINGS: Final = Permission(Operation.DESCRIBE_CONFIGS, Kind.TOPIC, is_of_each=True)
 PATH: Final = "/v1/topics/{topic}"
 UNKNOWN: Final = {404: "There is no such topic."}
 
@@ -170,7 +172,7 @@ VERBS: Final = (
     Verb(
         name="topics.list",
         do=list_topics,
-        permission=DESCRIBE_CLUSTER,
+        permission=DESCRIBE_TOPICS,
         summary="List the topics by name, a page at a time.",
         http=Http("GET", "/v1/topics"),
     ),
@@ -183,7 +185,7 @@ VERBS: Final = (
     Verb(
         name="topics.create",
         do=make_topic,
-        permission=Permission(Operation.CREATE, Kind.TOPIC, "name"),
+        permission=Permission(Operation.CREATE, Kind.TOPIC, "name", or_cluster=True),
         summary="Create a topic.",
     ),
     Verb(

@@ -25,7 +25,15 @@ from tidelog.errors import (
 from tidelog.model import NO_NODE, TRANSACTIONS_TOPIC, NodeId, TopicPartition
 from tidelog.operators import offsets
 from tidelog.operators.values import LIMIT, LISTED_MAX, After, Limit, Place, page
-from tidelog.operators.verbs import DESCRIBE_CLUSTER, Http, Permission, Verb
+from tidelog.operators.verbs import (
+    ALTER_CLUSTER,
+    DESCRIBE_CLUSTER,
+    DESCRIBE_IDS,
+    DESCRIBE_TOPICS,
+    Http,
+    Permission,
+    Verb,
+)
 from tidelog.partition.driver import Partition
 from tidelog.security.permissions import Kind, Operation
 from tidelog.txn.events import TransactionView
@@ -290,10 +298,12 @@ async def list_transactions(desk: "Desk", asked: ListTransactions) -> Transactio
         found = {name: one for name, one in known.items() if one.overdue}
     elif asked.state is not None:
         found = {name: one for name, one in known.items() if one.state == asked.state}
-    names, after = page(found, limit=asked.limit, after=asked.after)
+    shown = (name for name in found if desk.shows(DESCRIBE_IDS, name))
+    names, after = page(shown, limit=asked.limit, after=asked.after)
+    orphans = _orphans(desk.broker, [one for some in opened for one in some.open], known.values())
     return Transactions(
         transactions=[_listed(found[name]) for name in names],
-        orphans=_orphans(desk.broker, [one for some in opened for one in some.open], known.values()),
+        orphans=[one for one in orphans if desk.shows(DESCRIBE_TOPICS, one.topic)],
         next=after,
     )
 
@@ -320,9 +330,10 @@ def _orphans(broker: Broker, opened: Iterable[Orphan], known: Iterable[Transacti
 
 async def describe_transaction(desk: "Desk", asked: OneTransaction) -> Transaction:
     found = await _find(desk, asked)
-    places = [Place(topic=one.topic, partition=one.partition) for one in found.partitions]
-    if not places:
-        return found
+    visible = [one for one in found.partitions if desk.shows(DESCRIBE_TOPICS, one.topic)]
+    if not visible:
+        return msgspec.structs.replace(found, partitions=[])
+    places = [Place(topic=one.topic, partition=one.partition) for one in visible]
     answers = await desk.ask_all("transactions.find_open", FindOpen(places=places))
     first = {
         (one.topic, one.partition): one.first_offset
@@ -334,7 +345,7 @@ async def describe_transaction(desk: "Desk", asked: OneTransaction) -> Transacti
         OpenPlace(
             topic=one.topic, partition=one.partition, first_offset=first.get((one.topic, one.partition))
         )
-        for one in found.partitions
+        for one in visible
     ]
     return msgspec.structs.replace(found, partitions=shown)
 
@@ -362,7 +373,7 @@ VERBS: Final = (
     Verb(
         name="transactions.list",
         do=list_transactions,
-        permission=DESCRIBE_CLUSTER,
+        permission=DESCRIBE_IDS,
         summary="List the transactional ids of the cluster.",
         http=Http("GET", "/v1/transactions"),
     ),
@@ -418,7 +429,7 @@ VERBS: Final = (
         name="transactions.abort_orphan",
         do=abort_orphan,
         where=at_leader,
-        permission=Permission(Operation.WRITE, Kind.TOPIC, "topic"),
+        permission=ALTER_CLUSTER,
         is_dangerous=True,
         summary="Abort an orphan: a transaction in one partition that no coordinator knows.",
     ),

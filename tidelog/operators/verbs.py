@@ -2,7 +2,8 @@
 
 Rule 1: a row says all that a face needs: nothing of a verb is written a second time.
 Rule 2: the permissions of a row are Kafka's: an operation on a resource. The resource's name is a
-        parameter of the verb; without one, the verb concerns the whole cluster.
+        parameter of the verb; without one, the verb concerns the whole cluster. A list leaves out
+        what may not be described.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +14,7 @@ import msgspec
 
 from tidelog.broker.broker import Broker
 from tidelog.model import NodeId
+from tidelog.security.authorizer import Access
 from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation, Resource
 
 if TYPE_CHECKING:
@@ -27,6 +29,17 @@ class Permission:
     kind: Kind
     parameter: str | None = None
     """The parameter that names the resource; None for the cluster."""
+    is_of_each: bool = False
+    """Whether a list needs it for each thing in it, and leaves out the others."""
+    or_cluster: bool = False
+    """Whether the operation on the cluster is enough."""
+
+    def require(self, access: Access, asked: Any) -> None:
+        """Let the request pass, or raise the error that its sender gets."""
+        if self.is_of_each or (self.or_cluster and access.may(self.operation, Kind.CLUSTER)):
+            return
+        resource = self.resource(asked)
+        access.require(self.operation, resource.kind, resource.name)
 
     def resource(self, asked: Any) -> Resource:
         """The resource that a request concerns."""
@@ -34,11 +47,17 @@ class Permission:
         return Resource(self.kind, "" if name is None else str(name))
 
     def __str__(self) -> str:
+        if self.is_of_each:
+            also = ", or on Cluster" if self.or_cluster else ""
+            return f"{self.operation.value} on each {self.kind.value}{also}"
         what = self.kind.value if self.parameter is None else f"{self.kind.value} `{self.parameter}`"
-        return f"{self.operation.value} on {what}"
+        return f"{self.operation.value} on {what}{' or Cluster' if self.or_cluster else ''}"
 
 
 DESCRIBE_CLUSTER: Final = Permission(Operation.DESCRIBE, Kind.CLUSTER)
+DESCRIBE_TOPICS: Final = Permission(Operation.DESCRIBE, Kind.TOPIC, is_of_each=True)
+DESCRIBE_GROUPS: Final = Permission(Operation.DESCRIBE, Kind.GROUP, is_of_each=True, or_cluster=True)
+DESCRIBE_IDS: Final = Permission(Operation.DESCRIBE, Kind.TRANSACTIONAL_ID, is_of_each=True)
 ALTER_CLUSTER: Final = Permission(Operation.ALTER, Kind.CLUSTER)
 
 

@@ -8,6 +8,9 @@ same rules, whatever face it came through. This room imports only `errors` and `
 | `principals.py` | who asks: a kind and a name |
 | `scram.py` | SCRAM, and what is stored of a password |
 | `sasl.py` | one exchange of messages that proves something, of each mechanism |
+| `refusals.py` | what a client is told that may not do what it asks for |
 | `failures.py` | what goes wrong where somebody proves who they are |
 | `permissions.py` | operations, and the resources that they are done to |
+| `acls.py` | access control lists: bindings, and what they say of a question |
+| `authorizer.py` | the one place that every face asks, and what it keeps for a client |
 """

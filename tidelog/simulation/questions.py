@@ -265,6 +265,29 @@ async def _restore(asker: Asker) -> None:
         asker.fail(f"{_TOPIC}-0 ends at {response.log_end} after a batch at {end}")
 
 
+async def _permissions(asker: Asker) -> None:
+    """What is allowed there is, until it is not; the authorizer is off, so nobody minds."""
+    connection = await asker.client.any_connection()
+    named = {"resource_type": 2, "resource_name": _TOPIC, "resource_pattern_type": 3}
+    who = {"principal": f"User:{OWN}", "host": "*", "operation": 3, "permission_type": 3}
+    made = (await connection.call(Api.CREATE_ACLS, creations=[named | who])).results[0]
+    wanted: dict[str, Any] = {
+        "resource_type_filter": 2,
+        "resource_name_filter": _TOPIC,
+        "pattern_type_filter": 3,
+        "principal_filter": f"User:{OWN}",
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    found = await connection.call(Api.DESCRIBE_ACLS, **wanted)
+    if len([acl for one in found.resources for acl in one.acls]) > 1:
+        asker.fail(f"what was allowed once is there more than once: {found}")
+    gone = (await connection.call(Api.DELETE_ACLS, filters=[wanted])).filter_results[0]
+    if not (made.error_code or gone.error_code) and len(gone.matching_acls) > 1:
+        asker.fail(f"what was allowed once was there more than once: {gone}")
+
+
 def _queue(work: Callable[[Asker], QueueWork]) -> Question:
     async def ask(asker: Asker) -> None:
         async def do(services: Services) -> Any:
@@ -316,6 +339,7 @@ QUESTIONS: Final[Mapping[str, Question]] = {
     "groups": _groups,
     "transactions": _transactions,
     "forget decisions": _forget_decision,
+    "permissions": _permissions,
     "restore": _restore,
     "declare a queue": _queue(lambda asker: DeclareWork(name=_TOPIC, settings=Settings())),
     "drop a queue": _queue(lambda asker: DropWork(name=_TOPIC)),

@@ -2,12 +2,15 @@
 
 from uuid import UUID
 
+import msgspec
 from hypothesis import strategies as st
 
 from tidelog.controller import elections
+from tidelog.controller.acls import added
 from tidelog.controller.elections import Electorate, min_in_sync
 from tidelog.controller.image import ClusterImage, Place
 from tidelog.controller.records import (
+    AclRemoved,
     BrokerFenced,
     BrokerRegistered,
     BrokerShutdownWanted,
@@ -31,6 +34,9 @@ from tidelog.controller.records import (
 from tidelog.controller.reports import ReplicaReport, ReplicaReports
 from tidelog.model import NO_NODE, Endpoint
 from tidelog.raft.voters import ReplicaKey, Voter
+from tidelog.security.acls import Binding, Effect, Pattern
+from tidelog.security.permissions import Kind, Operation
+from tidelog.security.principals import Principal
 from tidelog.security.scram import Verifier
 
 NODES = (1, 2, 3, 4)
@@ -165,6 +171,26 @@ def _change_user(draw, image, number):
     return UserChanged(name=draw(st.sampled_from(["u", "v"])), verifiers=verifiers)
 
 
+def _allow(draw, image, number):
+    return added(
+        Binding(
+            principal=Principal("User", draw(st.sampled_from("ab"))),
+            operation=draw(st.sampled_from(Operation)),
+            effect=draw(st.sampled_from(Effect)),
+            kind=Kind.TOPIC,
+            name=draw(st.sampled_from(["t", "u", "*"])),
+            pattern=draw(st.sampled_from(Pattern)),
+        )
+    )
+
+
+def _forbid(draw, image, number):
+    known = list(image.acls)
+    if not known:
+        return None
+    return AclRemoved(**msgspec.structs.asdict(added(draw(st.sampled_from(known)))))
+
+
 def _start_alone(draw, image, number):
     node = draw(st.sampled_from(NODES))
     if node in image.brokers:
@@ -212,6 +238,8 @@ _KINDS = [
     _change_user,
     lambda draw, image, number: SaltsChosen(secret=bytes([number % 256])),
     lambda draw, image, number: ProducerIdsGranted(node=1, end=image.producer_ids_end + 1000),
+    _allow,
+    _forbid,
 ]
 
 

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.controller.histories import cluster, image_after, partition_in, the_place
 from tidelog.config import TopicConfig
 from tidelog.controller import conflicts, membership
+from tidelog.controller.acls import added
 from tidelog.controller.conflicts import RecentCommits, looked_at, touched
 from tidelog.controller.decisions import change_topic_config, eligible_after
 from tidelog.controller.elections import Electorate, min_in_sync
@@ -25,6 +26,9 @@ from tidelog.controller.records import (
     UserChanged,
 )
 from tidelog.controller.reports import ReplicaReports
+from tidelog.security.acls import Binding, Effect
+from tidelog.security.permissions import Kind, Operation
+from tidelog.security.principals import ANONYMOUS
 
 A, B = "6a7bf8e2-0000-4000-8000-00000000000a", "6a7bf8e2-0000-4000-8000-00000000000b"
 
@@ -42,10 +46,13 @@ FENCED = BrokerFenced(node=1, broker_epoch=1)
 GRANTED = ProducerIdsGranted(node=1, end=1000)
 SET = TopicConfigChanged(topic="b", config={})
 NODE_SET = NodeConfigChanged(node=None, config={})
+ALLOWED = added(
+    Binding(principal=ANONYMOUS, operation=Operation.READ, kind=Kind.TOPIC, name="t", effect=Effect.ALLOW)
+)
 
 USER = UserChanged(name="u", verifiers={})
 
-PROPOSED = [A0, MADE, GROWN, GONE, GRANTED, SET, NODE_SET, USER]
+PROPOSED = [A0, MADE, GROWN, GONE, GRANTED, SET, NODE_SET, USER, ALLOWED]
 
 
 def stands(proposed, *committed) -> bool:

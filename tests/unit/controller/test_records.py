@@ -7,6 +7,8 @@ import pytest
 from tests.unit.controller.histories import image_after, registered, voters
 from tidelog.controller.records import (
     FORMAT,
+    AclAdded,
+    AclRemoved,
     BrokerFenced,
     BrokerShutdownWanted,
     BrokerUnfenced,
@@ -44,6 +46,24 @@ RECORDS = [
     ProducerIdsGranted(node=1, end=2**40),
     TopicConfigChanged(topic="t", config={"a": "b"}),
     NodeConfigChanged(node=None, config={}),
+    AclAdded(
+        principal="User:a",
+        host="*",
+        operation="Read",
+        effect="Allow",
+        kind="Topic",
+        name="t",
+        pattern="Prefixed",
+    ),
+    AclRemoved(
+        principal="User:a",
+        host="*",
+        operation="Read",
+        effect="Deny",
+        kind="Topic",
+        name="t",
+        pattern="Literal",
+    ),
     registered(1, epoch=7),
     msgspec.structs.replace(registered(2, rack="r"), http=Endpoint(host="h", port=80)),
     BrokerFenced(node=1, broker_epoch=7),

@@ -22,6 +22,9 @@ from tidelog.groups.records import CommittedOffset
 from tidelog.kafka.context import Client, Request
 from tidelog.kafka.transactional_offsets import TransactionalOffsetApis
 from tidelog.model import OFFSETS_TOPIC, TopicPartition
+from tidelog.security.acls import Acls
+from tidelog.security.authorizer import Access, Authorizer
+from tidelog.security.principals import ANONYMOUS
 from tidelog.shards.effects import Answer
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import encode, request_entity, response_entity
@@ -130,7 +133,8 @@ class Office:
             },
         )
         apis = TransactionalOffsetApis(self, self.verify)  # type: ignore[arg-type]
-        context = Request(api=Api.OFFSET_COMMIT, version=version, client=Client(address="x"), client_id=None)
+        client = Client(address="x", access=Access(Authorizer(Acls), ANONYMOUS, ""))
+        context = Request(api=Api(KEY), version=version, client=client, client_id=None)
         answer = asyncio.run(apis.txn_offset_commit(self.broker, request, context))
         response = response_entity(KEY, version, answer)
         assert encode(response)

@@ -14,7 +14,11 @@ from tidelog.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.operators.group_coordinators import ListGroups
 from tidelog.operators.offsets import leader_of
 from tidelog.operators.transactions import ListTransactions
+from tidelog.security.acls import Acls
+from tidelog.security.authorizer import Access, Authorizer
 from tidelog.security.principals import ANONYMOUS
+
+ANYBODY = Access(Authorizer(Acls), ANONYMOUS, "")
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +42,9 @@ def test_a_misspelt_parameter_is_refused_and_nothing_is_done(world):
     asked = b'{"group":"g","topic":"orders","to":"latest","dryrun":true}'
 
     with pytest.raises(InvalidRequest, match=r"groups.reset takes no 'dryrun'; it takes group, topic, "):
-        world.do(desk.perform_json("groups.reset", asked, "me"))
+        world.do(desk.perform_json("groups.reset", asked, ANYBODY))
     with pytest.raises(InvalidRequest, match="takes no 'x'; it takes nothing"):
-        world.do(desk.perform_json("quorum.describe", b'{"x":1}', "me"))
+        world.do(desk.perform_json("quorum.describe", b'{"x":1}', ANYBODY))
 
 
 @pytest.mark.parametrize(
@@ -56,16 +60,16 @@ def test_a_list_that_lacks_a_coordinator_is_not_given_out_as_whole(world, topic,
     driver = drivers.pop(0)  # as between an election and the moment in which its winner acts on it
 
     with pytest.raises(CoordinatorNotAvailable, match=f"nobody can say now what {topic}-0 has"):
-        world.do(world.node(1).desk.perform(verb, asked, principal=ANONYMOUS))
+        world.do(world.node(1).desk.perform(verb, asked, access=ANYBODY))
     drivers[0] = driver
 
-    world.do(world.node(1).desk.perform(verb, asked, principal=ANONYMOUS))
+    world.do(world.node(1).desk.perform(verb, asked, access=ANYBODY))
 
 
 def test_pages_of_groups_are_whole_whoever_coordinates_them(world):
     desk, found, after = world.node(2).desk, [], None
     while True:
-        answer = world.do(desk.perform("groups.list", ListGroups(limit=1, after=after), principal=ANONYMOUS))
+        answer = world.do(desk.perform("groups.list", ListGroups(limit=1, after=after), access=ANYBODY))
         found += [one.group for one in answer.groups]
         if (after := answer.next) is None:
             break

@@ -22,6 +22,7 @@ from tidelog.faces.http.problems import Problem
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.faces.node import Node
+    from tidelog.security.authorizer import Access
 
 T = TypeVar("T")
 
@@ -152,6 +153,12 @@ class Call:
     @property
     def broker(self) -> "Broker":
         return self.node.broker
+
+    @property
+    def access(self) -> "Access":
+        """What the client may do, as whoever it has proved to be."""
+        request = self.request
+        return self.node.broker.authorizer.access(request.principal, request.host)
 
     @property
     def request_id(self) -> str:

@@ -37,6 +37,12 @@ from tidelog.errors import (
 )
 from tidelog.faces.http.edge.messages import Response
 from tidelog.security.failures import AuthenticationFailed, UnknownUser
+from tidelog.security.refusals import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+)
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -58,6 +64,10 @@ STATUS: Final[dict[int, int]] = {
     PolicyViolation.code: 403,
     UnknownUser.code: 404,
     AuthenticationFailed.code: 401,
+    TopicAuthorizationFailed.code: 403,
+    GroupAuthorizationFailed.code: 403,
+    ClusterAuthorizationFailed.code: 403,
+    TransactionalIdAuthorizationFailed.code: 403,
     QueueFull.code: 429,
     InvalidTimestamp.code: 400,
     LeaderNotAvailable.code: 503,

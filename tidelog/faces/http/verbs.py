@@ -20,7 +20,6 @@ from tidelog.faces.http.openapi import PLACE
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.operators.table import VERBS
 from tidelog.operators.verbs import Http, Verb
-from tidelog.security.principals import ANONYMOUS
 
 
 async def perform(call: Call, name: str, asked: msgspec.Struct) -> Any:
@@ -29,7 +28,7 @@ async def perform(call: Call, name: str, asked: msgspec.Struct) -> Any:
     if VERBS[name].needs_cluster and not node.is_serving:
         reason = why_not_ready(node) or "the node is starting"
         raise Problem(503, reason, headers={"retry-after": UNREADY_RETRY_SECONDS})
-    return await node.desk.perform(name, asked, principal=ANONYMOUS)
+    return await node.desk.perform(name, asked, access=call.access)
 
 
 async def _perform(call: Call, *, verb: Verb, http: Http, in_path: dict[str, Any]) -> Any:

@@ -73,6 +73,7 @@ class HttpConnection(asyncio.Protocol):
         "_endless",
         "_head_bytes",
         "_headers",
+        "_host",
         "_incoming",
         "_is_advancing",
         "_is_in_head",
@@ -141,6 +142,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         give_up_on_silence(transport)
         self.transport = transport
+        self._host: str = (self.client or ("",))[0]
         if self._server.is_full:
             transport.abort()
         self._server.connections[self] = None
@@ -231,7 +233,8 @@ class HttpConnection(asyncio.Protocol):
                 raise TooMuch  # this is no tunnel
             return  # the parser has a body taken for the other protocol: `_on_upgrade` sees to it
         method: bytes = parser.get_method()
-        request = Request(_METHODS.get(method) or method.decode(), path, query, Headers(self._headers))
+        name = _METHODS.get(method) or method.decode()
+        request = Request(name, path, query, Headers(self._headers), self._host)
         if not parser.should_keep_alive():
             request.keep_alive = False
         if parser.get_http_version() == "1.0":
@@ -278,7 +281,7 @@ class HttpConnection(asyncio.Protocol):
             return
         del self._server.connections[self]
         path, query = _target(self._url)
-        socket = WebSocket("WS", path, query, Headers(self._headers))
+        socket = WebSocket("WS", path, query, Headers(self._headers), self._host)
         connection = SocketConnection(self._server, socket)
         connection.connection_made(self.transport)
         if self._writable is not None:

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 from tidelog.faces.http.pacing import in_turn
+from tidelog.security.principals import ANONYMOUS
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of an answer; waits while its client reads too slowly."""
@@ -64,16 +65,21 @@ class Head:
     request_id = ""
     """Which answers carry; empty until the application has given one."""
     path_params: Mapping[str, Any] = MappingProxyType({})
+    principal = ANONYMOUS
+    """Who asks, as far as that was proved."""
     _query: Mapping[str, str] | None = None
 
-    def __init__(self, method: str, raw_path: bytes, query_string: bytes, headers: Headers) -> None:
-        """`raw_path` is ASCII, as it came."""
+    def __init__(
+        self, method: str, raw_path: bytes, query_string: bytes, headers: Headers, host: str = ""
+    ) -> None:
+        """`raw_path` is ASCII, as it came; `host` is the client's address without its port."""
         path = raw_path.decode("ascii")
         self.method = method
         self.raw_path = raw_path
         self.path = unquote(path) if "%" in path else path
         self.query_string = query_string
         self.headers = headers
+        self.host = host
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.method} {self.path})"

@@ -1,0 +1,160 @@
+"""Who may do what: the one place that every face asks.
+
+Rule 1: where the authorizer is off, everybody may do everything. Where it is on, nobody may do what
+        no binding allows, but for the super users.
+Rule 2: an answer is kept as long as the bindings are what they were. So who asks the same again pays
+        one look into a dict, and a change counts from the next question on.
+Rule 3: a refusal says who may not do what. It does not say whether there is such a thing.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final, TypeAlias
+
+from tidelog.errors import BrokerError
+from tidelog.security.acls import Acls, Verdict
+from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation, Resource
+from tidelog.security.principals import Principal
+from tidelog.security.refusals import (
+    ClusterAuthorizationFailed,
+    GroupAuthorizationFailed,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
+)
+
+ANSWERS_MAX: Final = 1024
+"""What is kept of one client; then it begins anew."""
+CLIENTS_MAX: Final = 1024
+"""Clients without a connection of their own that are remembered, by principal and host."""
+SUPER_USERS_SEPARATOR: Final = ";"
+"""As Kafka writes it: names of certificates hold commas."""
+
+_ERRORS: Final[dict[Kind, type[BrokerError]]] = {
+    Kind.TOPIC: TopicAuthorizationFailed,
+    Kind.GROUP: GroupAuthorizationFailed,
+    Kind.CLUSTER: ClusterAuthorizationFailed,
+    Kind.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
+    Kind.USER: ClusterAuthorizationFailed,
+}
+_Question: TypeAlias = tuple[Operation, Kind, str | None]
+
+
+def parse_super_users(text: str) -> frozenset[Principal]:
+    """Read `User:NAME;User:NAME`; ValueError with what is wrong."""
+    words = (word.strip() for word in text.split(SUPER_USERS_SEPARATOR))
+    return frozenset(Principal.parse(word) for word in words if word)
+
+
+class Authorizer:
+    """Judges everything that clients of one node ask for."""
+
+    def __init__(
+        self,
+        acls: Callable[[], Acls],
+        *,
+        is_on: bool = False,
+        super_users: Collection[Principal] = (),
+        allows_unbound: bool = False,
+    ) -> None:
+        """`allows_unbound`: whether everybody may do everything to what no binding covers."""
+        self._acls = acls
+        self._allows_unbound = allows_unbound
+        self._clients: dict[tuple[Principal, str], Access] = {}
+        self.is_on = is_on
+        self.super_users = frozenset(super_users)
+
+    @property
+    def acls(self) -> Acls:
+        return self._acls()
+
+    def authorize(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> None:
+        """Let it pass, or raise the error that the client gets."""
+        if not self.allows(principal, host, operation, resource.kind, resource.name):
+            raise refusal(principal, operation, resource.kind, resource.name)
+
+    def allows(self, principal: Principal, host: str, operation: Operation, kind: Kind, name: str) -> bool:
+        if not self.is_on or principal in self.super_users:
+            return True
+        verdict = self._acls().judge(principal, host, operation, kind, name)
+        return verdict is Verdict.ALLOWED or (verdict is Verdict.UNBOUND and self._allows_unbound)
+
+    def allows_some(self, principal: Principal, host: str, operation: Operation, kind: Kind) -> bool:
+        """Whether there can be a resource of the kind on which it is allowed."""
+        if not self.is_on or principal in self.super_users or self._allows_unbound:
+            return True
+        return self._acls().allows_some(principal, host, operation, kind)
+
+    def access(self, principal: Principal, host: str) -> "Access":
+        """The rights of a client that has no connection of its own; the same while it is remembered."""
+        found = self._clients.get((principal, host))
+        if found is None:
+            if len(self._clients) >= CLIENTS_MAX:
+                del self._clients[next(iter(self._clients))]
+            found = self._clients[principal, host] = Access(self, principal, host)
+        return found
+
+
+class Access:
+    """The rights of one client: what it was found to be allowed, while that holds."""
+
+    __slots__ = ("_answers", "_authorizer", "_stamp", "host", "principal")
+
+    def __init__(self, authorizer: Authorizer, principal: Principal, host: str) -> None:
+        self._authorizer = authorizer
+        self._answers: dict[_Question, bool] = {}
+        self._stamp: object = None
+        self.principal = principal
+        self.host = host
+
+    def __repr__(self) -> str:
+        return f"<Access of {self.principal} from {self.host}>"
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether anything may be refused at all."""
+        return self._authorizer.is_on
+
+    @property
+    def answers(self) -> dict[_Question, bool]:
+        """What was found so far. What was allowed is allowed while this is the same object."""
+        stamp = self._authorizer.acls.stamp
+        if stamp is not self._stamp or len(self._answers) >= ANSWERS_MAX:
+            self._answers, self._stamp = {}, stamp
+        return self._answers
+
+    def may(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
+        if not self._authorizer.is_on:
+            return True
+        answers, question = self.answers, (operation, kind, name)
+        found = answers.get(question)
+        if found is None:
+            found = self._authorizer.allows(self.principal, self.host, operation, kind, name)
+            answers[question] = found
+        return found
+
+    def may_some(self, operation: Operation, kind: Kind) -> bool:
+        """Whether it may do that to any resource of the kind."""
+        if not self._authorizer.is_on:
+            return True
+        answers, question = self.answers, (operation, kind, None)
+        found = answers.get(question)
+        if found is None:
+            found = self._authorizer.allows_some(self.principal, self.host, operation, kind)
+            answers[question] = found
+        return found
+
+    def require(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> None:
+        """Let it pass, or raise the error that the client gets."""
+        if not self.may(operation, kind, name):
+            raise refusal(self.principal, operation, kind, name)
+
+
+def require_create(access: Access, topic: str) -> None:
+    """Let it make a topic, by a permission for the topic or for the cluster."""
+    if not access.may(Operation.CREATE, Kind.CLUSTER):
+        access.require(Operation.CREATE, Kind.TOPIC, topic)
+
+
+def refusal(principal: Principal, operation: Operation, kind: Kind, name: str) -> BrokerError:
+    """The error by which a client learns that it may not do that."""
+    what = "the cluster" if kind is Kind.CLUSTER else f"{kind.value} {name!r}"
+    return _ERRORS[kind](f"{principal} may not do {operation.value} on {what}")
