@@ -36,6 +36,7 @@ from tidelog.spark.connect import parallelism
 from tidelog.spark.progress import OnProgress, Progress, as_records, watched
 from tidelog.spark.ranges import OffsetRange
 from tidelog.spark.reading import Reading, read_range
+from tidelog.spark.tables.commits import Locked
 from tidelog.spark.tables.upkeep import Upkeep
 from tidelog.spark.tables.waiting import is_away
 
@@ -318,6 +319,9 @@ class Archiver:
             raise
         try:
             table = table.commit(files, ranges, epochs)
+        except Locked:
+            table.storage.remove(file.path for file in files)
+            raise
         except Outpaced as error:
             logger.info("%s; planning again", error)
             table.storage.remove(file.path for file in files)

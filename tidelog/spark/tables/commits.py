@@ -5,7 +5,8 @@ Rule: a commit that is said to have failed is looked for before it is believed t
       what is removed after a failure is what the table is made of.
 """
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,17 @@ class Locked(Away):
     """
 
 
+@contextmanager
+def locks_told(table: Table) -> Iterator[None]:
+    """Say that a table is locked as an error that can be waited for."""
+    try:
+        yield
+    except CommitFailedException as error:
+        if str(error).startswith(LOCKED):
+            raise Locked(f"table {'.'.join(table.name())} is locked in its catalog: {error}") from error
+        raise
+
+
 def tried_once(table: Table) -> Table:
     """A table whose commits fail when somebody was faster: pyiceberg would put them on top of what
     came in between, though that may be the same batch."""
@@ -52,10 +64,9 @@ def _commit(
 ) -> None:
     """Commit, and fail only if the table has none of it."""
     try:
-        Table._do_commit(table, updates, requirements)
-    except CommitFailedException as error:
-        if str(error).startswith(LOCKED):
-            raise Locked(f"table {'.'.join(table.name())} is locked in its catalog: {error}") from error
+        with locks_told(table):
+            Table._do_commit(table, updates, requirements)
+    except CommitFailedException:
         added = [one.snapshot.snapshot_id for one in updates if isinstance(one, AddSnapshotUpdate)]
         found = table.catalog.load_table(table.name()).metadata
         if not added or any(found.snapshot_by_id(one) is None for one in added):
@@ -98,11 +109,13 @@ def named(table: Table) -> Table:
     """
     for _ in range(NAMES_TRIES_MAX):
         if table.metadata.properties.get(NAMES):
-            break
+            return table
         schema = table.schema()
         unchanged = AssertCurrentSchemaId.model_validate({"current-schema-id": schema.schema_id})
         told = SetPropertiesUpdate(updates={NAMES: schema.name_mapping.model_dump_json()})
-        with suppress(CommitFailedException), table.transaction() as transaction:
+        with suppress(CommitFailedException), locks_told(table), table.transaction() as transaction:
             transaction._apply((told,), (unchanged,))
         table = table.catalog.load_table(table.name())
+    if not table.metadata.properties.get(NAMES):
+        raise CommitFailedException(f"others change the columns of {'.'.join(table.name())} all the time")
     return table

@@ -97,7 +97,9 @@ def evolve(table: "Table", comes: "Schema", *, is_allowed: bool = True) -> "Tabl
 
 
 def _apply(table: "Table", found: list[Change]) -> None:
-    with table.update_schema() as update:
+    from tidelog.spark.tables.commits import locks_told
+
+    with locks_told(table), table.update_schema() as update:
         for one in found:
             if one.kind == ADD:
                 update.add_column(one.path, one.type)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.exc import OperationalError
 
 from tests.unit.spark.archive.loop import Cluster, LoopSpark
@@ -92,6 +93,29 @@ def test_a_round_that_somebody_else_was_faster_with_is_planned_again(spark, cata
     assert archiver.done["orders"].commits == 0
     assert load_topic(catalog, "orders").totals[0] == 520
     assert len(files_of(archiver, "orders")) == len(load_topic(catalog, "orders").files())
+
+
+def test_a_table_that_is_locked_is_tried_again_and_no_files_stay(spark, catalog, cluster, monkeypatch):
+    archiver, stopping = begin(spark, catalog, "orders"), threading.Event()
+    archiver.once()
+    cluster.topics["orders"] = {0: Span(10, 600), 1: Span(0, 30)}
+    locked, commit = [1, 1], SqlCatalog.commit_table
+
+    def commit_table(*told: Any) -> Any:
+        if locked:
+            locked.pop()
+            raise CommitFailedException("Failed to acquire lock for ('tidelog', 'orders'), state: 2")
+        return commit(*told)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.0)
+
+    archiver.keep_on(60, stopping, after=stopping.set)
+
+    table = load_topic(catalog, "orders")
+    assert not locked
+    assert table.totals[0] == 620
+    assert len(files_of(archiver, "orders")) == len(table.files())
 
 
 def test_who_never_wins_gives_up(spark, catalog, cluster):

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.types import LongType
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
 from tests.unit.spark.tables.lake import NAME, append, append_all, make, numbers, sent_twice
-from tidelog.spark.tables.commits import named, tried_once
+from tidelog.spark.tables.commits import Locked, named, tried_once
+from tidelog.spark.tables.evolving import evolve
 from tidelog.spark.tables.merging import merge_small
 
 
@@ -57,3 +59,41 @@ def test_columns_are_told_by_name_as_the_table_has_them(
     assert mapping is not None
     assert [one.names for one in mapping.root] == [["number"], ["text"], ["more"]]
     assert named(table) is table
+
+
+@pytest.mark.parametrize(
+    ("why", "expected"),
+    [
+        ("Failed to acquire lock for ('lake', 'rows'), state: 2", Locked),
+        ("the columns have changed", CommitFailedException),
+    ],
+)
+def test_a_table_that_cannot_be_told_by_name_is_not_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, expected: type[Exception]
+) -> None:
+    catalog = make(tmp_path)
+
+    def refused(*told: Any) -> Any:
+        raise CommitFailedException(why)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", refused)
+
+    with pytest.raises(expected):
+        named(catalog.load_table(NAME))
+
+
+def test_columns_are_not_given_up_because_a_table_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = make(tmp_path)
+    comes = Schema(*catalog.load_table(NAME).schema().fields, NestedField(9, "more", LongType()))
+
+    def locked(*told: Any) -> Any:
+        raise CommitFailedException("Failed to acquire lock for ('lake', 'rows'), state: 2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlCatalog, "commit_table", locked)
+        with pytest.raises(Locked):
+            evolve(catalog.load_table(NAME), comes)
+
+    assert "more" in evolve(catalog.load_table(NAME), comes).schema().column_names
