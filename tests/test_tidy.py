@@ -67,6 +67,7 @@ NO_DOORS = {"os.strerror", "os.fspath", "os.defpath", "random.Random"}
 EXCEPTIONS = {
     "faces/node.py": "the process itself: its signals, and how it ends after a failed sync",
     "faces/notify.py": "tells systemd, if there is one",
+    "faces/tls.py": "whether the files of certificates have changed, which operators replace",
     "faces/http/pacing.py": "measures how long a turn of the loop took; decides nothing but when to yield",
     "faces/http/schemas.py": "the registry's password, from the environment",
     "schemas/registry.py": "asks an HTTP service outside of the cluster, in a thread",

@@ -87,6 +87,7 @@ class Broker:
         """Where clients reach this node; the face replaces it once it knows its port."""
         self.http: Endpoint | None = None
         """Where others reach this node's HTTP face; set by it."""
+        self.listeners: dict[str, Endpoint] = {}  # the same of further listeners, by name
         self.budget = TailBudget(config.tail_max_bytes)
         self._on_fatal = on_fatal
         self._directory = DataDirectory(host, Path(config.data), reserve_bytes=config.disk_reserve_bytes)
@@ -287,6 +288,7 @@ class Broker:
             peer=me.endpoint,
             http=self.http,
             rack=self.config.rack or None,
+            listeners=self.listeners,
             clean=self._directory.was_clean,
         )
 
@@ -326,9 +328,7 @@ class Broker:
 
     @property
     def advertised(self) -> Endpoint:
-        if self.config.kafka_advertised:
-            return Endpoint.parse(self.config.kafka_advertised)
-        return self.endpoint
+        return self.config.listeners[0].advertised or self.endpoint
 
     @property
     def quorum(self) -> Raft | None:

@@ -4,6 +4,7 @@
     topic.py           those of a topic
     node.py            those of a node, and where they come from
     environment.py     those in environment variables
+    security.py        those that say who may connect; listeners.py: where, and what is spoken there
     master_replica.py  the keys of files for a master and its replicas, and what they are here
     reference.py       all of them as a document
     quorum.py          the voters, as an option names them

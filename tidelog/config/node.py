@@ -7,46 +7,23 @@ from typing import Final
 
 from tidelog.config.master_replica import FORMER_KEYS, translate
 from tidelog.config.quorum import parse_quorum
+from tidelog.config.security import SecurityConfig
 from tidelog.config.setting import DAY_MS, MIB, Setting, setting, settings_of, similar
 from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, topic_config
 from tidelog.errors import ConfigError
 from tidelog.model import Endpoint, NodeId
 
 TOPIC_DEFAULT_PREFIX: Final = "log."
-PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
+class NodeConfig(SecurityConfig):
     """How one node runs."""
 
     data: str = setting("data", "The data directory of this node.")
     node_id: int = setting(1, "This node's number in the cluster.", least=0, most=2**31 - 1)
     rack: str = setting(
         "", "The rack of this node, for the placement of replicas and reads from the nearest one."
-    )
-    kafka: str = setting("127.0.0.1:9092", "HOST:PORT that Kafka clients connect to.")
-    kafka_advertised: str = setting("", "HOST:PORT that clients are told to use, if it differs from `kafka`.")
-    kafka_security_protocol: str = setting(
-        "PLAINTEXT",
-        "What clients at `kafka` speak: TLS with SSL and SASL_SSL; a proof of who they are with "
-        "SASL_PLAINTEXT and SASL_SSL.",
-        choices=PROTOCOLS,
-    )
-    sasl_enabled_mechanisms: str = setting(
-        "SCRAM-SHA-256,SCRAM-SHA-512",
-        "How clients may prove who they are. PLAIN sends the password itself: offer it over TLS only.",
-        choices=MECHANISMS,
-        is_list=True,
-    )
-    connections_max_reauth_ms: int = setting(
-        0, "For how long a proof by SASL lasts; then it must be repeated. 0: as the connection.", least=0
-    )
-    http: str = setting(
-        "127.0.0.1:8080",
-        "HOST:PORT that HTTP clients connect to; empty turns HTTP off. If the port is in use and this "
-        "setting is the default, the node starts without HTTP.",
     )
     peer: str = setting(
         "",
@@ -324,10 +301,6 @@ class NodeConfig:
         return Endpoint.parse(self.http) if self.http else None
 
     @property
-    def kafka_endpoint(self) -> Endpoint:
-        return Endpoint.parse(self.kafka)
-
-    @property
     def quorum_nodes(self) -> dict[NodeId, Endpoint]:
         """The nodes that form the quorum; none for a node that is alone."""
         return parse_quorum(self.quorum) if self.quorum else {}
@@ -437,6 +410,7 @@ def _parse(values: Mapping[str, object]) -> NodeConfig:
                 Endpoint.parse(value)
             except ValueError as error:
                 raise ConfigError(f"{name.replace('_', '.')}: {error}") from None
+    config.check_security()
     if config.quorum_nodes and config.peer_endpoint is None:
         raise ConfigError(
             f"node {config.node_id} is not one of the quorum; set `peer` (--peer) to the address "

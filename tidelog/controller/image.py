@@ -39,6 +39,7 @@ from tidelog.controller.records import (
     cluster_id_of,
     topic_id_of,
 )
+from tidelog.errors import CoordinatorNotAvailable
 from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId, TopicPartition
 from tidelog.raft.voters import ReplicaKey, VoterSet
 from tidelog.security.acls import Acls
@@ -169,6 +170,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
     peer: Endpoint
     http: Endpoint | None
     rack: str | None
+    listeners: dict[str, Endpoint] = {}
     fenced: bool = True
     shutting_down: bool = False
 
@@ -176,6 +178,13 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
     def is_active(self) -> bool:
         """Whether it may lead and be in sync."""
         return not self.fenced and not self.shutting_down
+
+    def at(self, listener: str) -> Endpoint:
+        """Where clients of the listener connect; CoordinatorNotAvailable if this broker has no such one."""
+        found = self.kafka if not listener else self.listeners.get(listener)
+        if found is None:
+            raise CoordinatorNotAvailable(f"node {self.node} has no listener {listener!r}")
+        return found
 
 
 class ClusterImage:
@@ -364,6 +373,7 @@ class ClusterImage:
                     peer=record.peer,
                     http=record.http,
                     rack=record.rack,
+                    listeners=record.listeners,
                 )
             case BrokerFenced():
                 brokers[node] = msgspec.structs.replace(brokers[node], fenced=True)

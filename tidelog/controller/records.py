@@ -52,6 +52,8 @@ class BrokerRegistered(_Record, frozen=True, tag="BrokerRegistered"):
     peer: Endpoint
     http: Endpoint | None = None
     rack: str | None = None
+    listeners: dict[str, Endpoint] = {}
+    """Where clients of further listeners connect, by the listener's name."""
 
 
 class BrokerFenced(_Record, frozen=True, tag="BrokerFenced"):

@@ -9,7 +9,7 @@ Rule 3: a disk that was the last one in sync is remembered by its id. If it come
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidelog.controller import elections
 from tidelog.controller.elections import Electorate
@@ -33,6 +33,7 @@ class Registration:
     peer: Endpoint
     http: Endpoint | None = None
     rack: str | None = None
+    listeners: dict[str, Endpoint] = field(default_factory=dict)
     clean: bool = False
     """Whether its last stop was: all that it ever told of is on its disk."""
     known_epoch: int | None = None
@@ -72,6 +73,7 @@ def register(
             peer=wanted.peer,
             http=wanted.http,
             rack=wanted.rack,
+            listeners=wanted.listeners,
         )
     ]
     records += _begin_life(image, known, wanted, electorate.without_nodes([wanted.node]))

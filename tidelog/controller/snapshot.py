@@ -71,6 +71,7 @@ def _broker(broker: BrokerImage) -> Iterator[MetadataRecord]:
         peer=broker.peer,
         http=broker.http,
         rack=broker.rack,
+        listeners=broker.listeners,
     )
     if not broker.fenced:
         yield BrokerUnfenced(node=broker.node, broker_epoch=broker.broker_epoch)

@@ -4,7 +4,9 @@ A face translates requests into calls of the broker and answers into bytes. It o
 survive is a record of some partition. `node.py` puts a whole node together.
 
     kafka.py       the Kafka listener: connections, and nothing of what requests mean
+    tls.py         certificates of the listeners, and those of their clients
     identities.py  what a node knows of users, and finds out about passwords
+    intake.py      how much of the node's memory their requests take
     node.py        a whole node: the broker and its faces
     notify.py      what a node tells systemd
     exposition.py  numbers in Prometheus's text format

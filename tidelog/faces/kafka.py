@@ -16,11 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from tidelog.config import NodeConfig
+from tidelog.faces.intake import Intake
+from tidelog.faces.tls import Certificates
 from tidelog.host import Bytes, Host, give_up_on_silence
 from tidelog.kafka.context import Client
 from tidelog.kafka.requests import Requests
 from tidelog.kafka.sasl import UNPROVED_BYTES_MAX, Identities, SaslSession
 from tidelog.model import Endpoint
+from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import MessageDamaged
 from tidelog.wire.frames import FrameBuffer, FrameRefused
@@ -37,63 +40,6 @@ _WRITE_BUFFER_BYTES: Final = 1024 * 1024
 _UNDISPATCHED_MAX: Final = 64
 _SWEEP_SECONDS: Final = 1.0
 _CLOSE_SECONDS_MAX: Final = 2.0
-
-
-class Intake:
-    """How much of the node's memory requests take, and who waits for it to shrink.
-
-    Whole requests count until they are answered; large ones also while they come in, apart, so
-    that whoever never finishes one holds up nobody but others of its kind.
-    """
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._waiting: dict[Connection, None] = {}
-        self._coming: dict[Connection, int] = {}  # the oldest first
-        self.bytes_held = 0
-        self.bytes_coming = 0
-
-    def take(self, size: int) -> None:
-        self.bytes_held += size
-
-    def give(self, size: int) -> None:
-        self.bytes_held -= size
-        if self._waiting and not self.is_full:
-            self._wake()
-
-    def is_coming(self, connection: "Connection", size: int) -> None:
-        """A large request takes `size` bytes by now and is not whole; 0 if it is, or is gone."""
-        before = self._coming.get(connection, 0)
-        self.bytes_coming += size - before
-        if size:
-            self._coming[connection] = size
-        else:
-            self._coming.pop(connection, None)
-            if self._waiting:
-                self._wake()
-
-    def may_come(self, connection: "Connection") -> bool:
-        """Whether more of its large request has room. The oldest always has: it will end."""
-        return (
-            self.bytes_coming <= self._bytes_max
-            or connection not in self._coming
-            or connection is next(iter(self._coming))
-        )
-
-    def wait(self, connection: "Connection") -> None:
-        self._waiting[connection] = None
-
-    def forget(self, connection: "Connection") -> None:
-        self._waiting.pop(connection, None)
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for connection in waiting:
-            connection.consider_reading()
-
-    @property
-    def is_full(self) -> bool:
-        return self.bytes_held > self._bytes_max
 
 
 class _Slot:
@@ -176,7 +122,12 @@ class Connection(asyncio.BufferedProtocol):
         give_up_on_silence(stream)
         stream.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
-        self.client = Client(address=f"{peer[0]}:{peer[1]}" if peer else "?", sasl=self._sasl)
+        self.client = Client(
+            address=f"{peer[0]}:{peer[1]}" if peer else "?",
+            listener=self._listener.name,
+            principal=self._listener.principal_of(transport),
+            sasl=self._sasl,
+        )
         if not self._listener.admit(self):
             self.fail("too many connections; connections.max limits them")
         elif not self._listener.is_open:
@@ -390,15 +341,25 @@ class KafkaListener:
     """Accepts Kafka clients and keeps an eye on them."""
 
     def __init__(
-        self, host: Host, requests: Requests, *, identities: Identities | None = None, is_open: bool = True
+        self,
+        host: Host,
+        requests: Requests,
+        *,
+        identities: Identities | None = None,
+        certificates: Certificates | None = None,
+        name: str = "",
+        intake: Intake | None = None,
+        is_open: bool = True,
     ) -> None:
-        """With `identities` clients must prove who they are. Until it is open, they may connect but are
-        not served."""
+        """With `identities` clients must prove by SASL who they are; with `certificates` they speak TLS.
+        Until it is open, clients may connect but are not served."""
         self._identities = identities
+        self._certificates = certificates
+        self.name = name
         self._host = host
         self.requests = requests
         self.is_open = is_open
-        self.intake = Intake(requests.config.queued_max_bytes)
+        self.intake = intake or Intake(requests.config.queued_max_bytes)
         self.connections: dict[Connection, None] = {}
         self.heard_at = float("-inf")
         """When a client last sent something, by the loop's clock."""
@@ -413,6 +374,12 @@ class KafkaListener:
             return None
         return SaslSession(self._identities, self._host.clock.monotonic)
 
+    def principal_of(self, transport: asyncio.BaseTransport) -> Principal:
+        """Who has proved by a certificate who it is; by SASL it may become another."""
+        if self._certificates is None or self._identities is not None:
+            return ANONYMOUS
+        return self._certificates.principal(transport)
+
     @property
     def config(self) -> NodeConfig:
         """The settings as they are now; some change while the node runs."""
@@ -420,7 +387,8 @@ class KafkaListener:
 
     async def start(self, at: Endpoint) -> Endpoint:
         """Listen; where that turned out to be."""
-        server = await self._host.network.serve(lambda: Connection(self), at.host, at.port)
+        tls = None if self._certificates is None else self._certificates.context
+        server = await self._host.network.serve(lambda: Connection(self), at.host, at.port, tls=tls)
         self._server = server
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         sockets = getattr(server, "sockets", ())
@@ -453,14 +421,17 @@ class KafkaListener:
                 connection.fail("the node is stopping, and it does not read its answers")
 
     def admit(self, connection: Connection) -> bool:
-        if len(self.connections) >= self.config.connections_max:
+        if self.intake.connections >= self.config.connections_max:
             return False
         self.connections[connection] = None
+        self.intake.connections += 1
         self._empty.clear()
         return True
 
     def leave(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
+        if connection in self.connections:
+            del self.connections[connection]
+            self.intake.connections -= 1
         if not self.connections:
             self._empty.set()
 

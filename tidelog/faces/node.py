@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from tidelog.broker.broker import Broker
 from tidelog.config import NodeConfig
+from tidelog.config.listeners import Listener
 from tidelog.errors import TidelogError
 from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.listener import HttpListener
 from tidelog.faces.identities import Identities
 from tidelog.faces.kafka import KafkaListener
 from tidelog.faces.notify import notifier
+from tidelog.faces.tls import Certificates
 from tidelog.host import Host, allow_many_files, keep_memory, system_host
 from tidelog.kafka.requests import Requests
 from tidelog.model import Endpoint
@@ -62,7 +64,8 @@ class Node:
         self.desk = Desk(self.broker)
         self.identities = Identities(self.broker)
         self._host = host
-        self._listener: KafkaListener | None = None
+        self._listeners: list[KafkaListener] = []
+        self._certificates: Certificates | None = None
         self._http: HttpListener | None = None
 
     @property
@@ -77,24 +80,32 @@ class Node:
 
     def is_asked_by_kafka(self) -> bool:
         """Whether a client of Kafka asked for something just now."""
-        listener = self._listener
         now = asyncio.get_running_loop().time()
-        return listener is not None and now - listener.heard_at < ASKED_SECONDS
+        return any(now - one.heard_at < ASKED_SECONDS for one in self._listeners)
 
     async def start(self) -> None:
+        if self.config.has_tls:
+            self._certificates = Certificates(self._host, self.config)
+            self._certificates.watch()
         await self._start_http()  # first: it tells what a start is waiting for
         try:
             await self._start()
         except BaseException:
             if self._http is not None:
                 self._http.close()
+            self._forget_certificates()
             raise
+
+    def _forget_certificates(self) -> None:
+        if self._certificates is not None:
+            self._certificates.close()
 
     async def _start_http(self) -> None:
         """Serve HTTP where it was asked for; at the default, unless somebody else is there."""
         at, bound = self.config.http_endpoint, None
         if at is not None:
-            http = HttpListener(self._host, self)
+            tls = self._certificates if self.config.http_has_tls else None
+            http = HttpListener(self._host, self, certificates=tls)
             try:
                 bound = await http.start(at)
             except OSError as error:
@@ -116,7 +127,6 @@ class Node:
         self.broker.config = self.broker.started_with = self.config
 
     async def _start(self) -> None:
-        at = self.config.kafka_endpoint
         try:
             await self.broker.open()
         except OSError as error:
@@ -127,46 +137,69 @@ class Node:
                 f"({error.strerror or error}); choose another --peer"
             ) from error
         requests = Requests(self.broker)
-        proof = self.identities if self.config.kafka_security_protocol.startswith("SASL_") else None
-        listener = self._listener = KafkaListener(self._host, requests, identities=proof, is_open=False)
         self.services = Services(self.broker)
         requests.perform = self.desk.perform_json
         self.desk.open(requests)
-        try:
-            # Before the cluster is told of it. Whoever connects now waits until all is served.
-            self.broker.endpoint = await listener.start(at)
-        except OSError as error:
-            await self.broker.abandon()
-            raise CannotListen(
-                f"cannot listen on {at} ({error.strerror or error}); choose another --kafka"
-            ) from error
+        # Before the cluster is told of them. Whoever connects now waits until all is served.
+        for known in self.config.listeners:
+            await self._listen(requests, known)
         await self.broker.begin()
-        listener.open()
+        for listener in self._listeners:
+            listener.open()
         self.is_serving = True
-        if at.host in _WILDCARDS and not self.config.kafka_advertised:
+
+    async def _listen(self, requests: Requests, known: Listener) -> None:
+        """Open one listener of Kafka clients, who wait."""
+        listener = KafkaListener(
+            self._host,
+            requests,
+            name=known.name,
+            identities=self.identities if known.has_sasl else None,
+            certificates=self._certificates if known.has_tls else None,
+            intake=self._listeners[0].intake if self._listeners else None,
+            is_open=False,
+        )
+        try:
+            bound = await listener.start(known.at)
+        except OSError as error:
+            for other in self._listeners:
+                other.close()
+            await self.broker.abandon()
+            setting = f"kafka.listeners ({known.name})" if known.name else "--kafka"
+            raise CannotListen(
+                f"cannot listen on {known.at} ({error.strerror or error}); choose another {setting}"
+            ) from error
+        self._listeners.append(listener)
+        if known.name:
+            self.broker.listeners[known.name] = known.advertised or bound
+        else:
+            self.broker.endpoint = bound
+        if known.at.host in _WILDCARDS and known.advertised is None:
             _log.warning(
-                "clients elsewhere will be told to connect to %s; set kafka.advertised to an "
-                "address that reaches this node",
-                self.kafka,
+                "clients elsewhere will be told to connect to %s; set %s to an address that reaches this "
+                "node",
+                bound,
+                f"kafka.listeners.advertised ({known.name})" if known.name else "kafka.advertised",
             )
 
     async def stop(self) -> None:
         """Answer what was begun, let the clients go, and leave a clean directory."""
         self.is_stopping, self.is_serving = True, False
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         if self._http is not None:
             self._http.end_streams()
         if self.failure.done():
             await self.broker.abandon()
         else:
             await self.broker.finish_writes()
-        if self._listener is not None:
-            await self._listener.stop()
+        for listener in self._listeners:
+            await listener.stop()
         if not self.failure.done():
             await self.broker.stop()
         if self._http is not None:
             await self._http.stop()
+        self._forget_certificates()
 
     def want_stop(self) -> None:
         """Somebody wants this node to stop in order: a signal, or a request."""
@@ -185,6 +218,9 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
     """
     import uvloop
 
+    config.check_doors()
+    if doors := config.open_doors:
+        _log.warning("ANYBODY who reaches %s may read, write and delete everything", " and ".join(doors))
     allow_many_files()
     keep_memory()
     _share_interpreter(False)

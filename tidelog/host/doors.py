@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import ssl
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import PurePosixPath
@@ -171,7 +172,12 @@ class Network(Protocol):
     """Byte streams between nodes."""
 
     async def serve(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.AbstractServer: ...
 
     async def connect(

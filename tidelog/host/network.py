@@ -3,17 +3,34 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final
+
+TLS_SECONDS_MAX: Final = 10.0
+"""For a handshake, and for the farewell of a connection that is closed."""
 
 
 class LoopNetwork:
     """TCP through the running event loop."""
 
     async def serve(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.AbstractServer:
-        return await asyncio.get_running_loop().create_server(factory, host, port, backlog=1024)
+        return await asyncio.get_running_loop().create_server(
+            factory,
+            host,
+            port,
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else TLS_SECONDS_MAX,
+            ssl_shutdown_timeout=None if tls is None else TLS_SECONDS_MAX,
+        )
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int

@@ -41,6 +41,8 @@ class Client:
     """Who is at the other end of a connection."""
 
     address: str
+    listener: str = ""
+    """The name of the listener that it came to."""
     principal: Principal = ANONYMOUS
     sasl: "SaslSession | None" = None
     """What it has proved by SASL; None where its listener asks for no such proof."""

@@ -70,7 +70,7 @@ class GroupApis:
                 context.require(_KINDS[kind], key)
                 await keeper.ready()
                 found = keeper.leader_of(name)
-                at = found.kafka
+                at = found.at(context.client.listener)
                 answer |= {"node_id": found.node, "host": at.host, "port": at.port}
             except BrokerError as error:
                 answer |= {

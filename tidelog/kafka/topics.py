@@ -43,16 +43,18 @@ MADE_BY_HAND: Final = frozenset({QUEUES_TOPIC})
 restored into as many partitions as it is of, since a queue's id tells which one has it."""
 
 
-def _brokers(known: Iterable[BrokerImage], id_name: str) -> list[dict[str, Any]]:
+def _brokers(known: Iterable[BrokerImage], id_name: str, listener: str) -> list[dict[str, Any]]:
+    """Where to reach them, as those are told who came to this listener."""
     return [
         {
             id_name: one.node,
-            "host": one.kafka.host,
-            "port": one.kafka.port,
+            "host": one.at(listener).host,
+            "port": one.at(listener).port,
             "rack": one.rack,
             "is_fenced": one.fenced,
         }
         for one in known
+        if not listener or listener in one.listeners
     ]
 
 
@@ -65,7 +67,7 @@ def describe_cluster(broker: Broker, request: Any, context: Request) -> dict[str
         "endpoint_type": getattr(request, "endpoint_type", 1),
         "cluster_id": broker.identity.cluster_id,
         "controller_id": broker.active_controller,
-        "brokers": _brokers(known, "broker_id"),
+        "brokers": _brokers(known, "broker_id", context.client.listener),
         "cluster_authorized_operations": _cluster_operations(request, context),
     }
 
@@ -107,7 +109,7 @@ async def metadata(
         if not one.fenced or (tells_fenced and told.is_told(one.node, now))
     ]
     return {
-        "brokers": _brokers(known, "node_id"),
+        "brokers": _brokers(known, "node_id", context.client.listener),
         "cluster_id": broker.identity.cluster_id,
         "controller_id": broker.active_controller,
         "topics": topics,

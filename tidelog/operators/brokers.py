@@ -46,6 +46,8 @@ class BrokerShown(msgspec.Struct, frozen=True, kw_only=True):
     kafka: str
     http: str | None
     peer: str | None
+    listeners: dict[str, str]
+    """Where clients of further listeners connect, by the listener's name."""
     rack: str | None
     fenced: bool
     shutting_down: bool
@@ -155,6 +157,7 @@ def brokers_of(broker: Broker) -> list[BrokerShown]:
             kafka=str(known.kafka),
             http=None if known.http is None else str(known.http),
             peer=str(known.peer) if known.peer.port else None,
+            listeners={name: str(at) for name, at in known.listeners.items()},
             rack=known.rack,
             fenced=known.fenced,
             shutting_down=known.shutting_down,

@@ -13,6 +13,7 @@ history, the loop's time must be simulated, too.
 
 import asyncio
 import random
+import ssl
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -128,7 +129,12 @@ class RefusingNetwork:
     """Nobody is there: for a node that is driven without its listeners."""
 
     async def serve(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.AbstractServer:
         raise OSError(f"the simulated network cannot listen on {host}:{port}")
 

@@ -27,6 +27,7 @@ import errno
 import os
 import random
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -298,8 +299,14 @@ class HostNetwork:
         return f"<HostNetwork of {self._process.name}>"
 
     async def serve(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.AbstractServer:
+        assert tls is None, "nothing is encrypted in simulated networks"
         if host != self.host and host not in _WILDCARDS:
             code = errno.EADDRNOTAVAIL
             raise OSError(code, os.strerror(code), f"{host}:{port}")

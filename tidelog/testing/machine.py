@@ -7,6 +7,7 @@ Rule 2: troubles stay when the node is killed and started again; see `faults.py`
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,7 +65,12 @@ class NodeNetwork:
         self._peers = peers
 
     async def serve(
-        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self,
+        factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.AbstractServer:
         ways = self._ways
         is_for_peers = self._peers.get((host, port)) is self._machine
@@ -73,6 +79,8 @@ class NodeNetwork:
 
         def accept() -> asyncio.BaseProtocol:
             return Wire(factory(), self._life, ways, out=out, back=back)
+
+        assert tls is None, "nothing is encrypted here"
 
         server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=_BACKLOG)
         self._life.listeners.append(server)

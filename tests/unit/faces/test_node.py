@@ -19,8 +19,7 @@ def test_a_node_knows_whether_kafka_clients_ask_it_for_anything(tmp_path: Path) 
         await node.start()
         reader, writer = await asyncio.open_connection(node.kafka.host, node.kafka.port)
         assert not node.is_asked_by_kafka()
-        listener = node._listener
-        assert listener is not None
+        (listener,) = node._listeners
         before = asyncio.get_running_loop().time()
 
         writer.write(request(Api.METADATA, 1))

@@ -60,7 +60,7 @@ def start(
     \b
     Examples:
       tidelog start --data ./data
-      tidelog start --kafka 0.0.0.0:9092 --set log.retention.ms=3600000
+      tidelog start --kafka 127.0.0.1:9192 --set log.retention.ms=3600000
       tidelog start --config node.yaml
     """
     flags: dict[str, object] = dict(key_values(settings or [], "--set"))

@@ -15,6 +15,7 @@ from tidelog.model import Endpoint
 if TYPE_CHECKING:
     from tidelog.faces.http.server import Server
     from tidelog.faces.node import Node
+    from tidelog.faces.tls import Certificates
 
 _log = logging.getLogger(__name__)
 
@@ -24,8 +25,10 @@ _STOP_SECONDS_MAX: Final = 2.0
 class HttpListener:
     """Accepts HTTP clients of one node."""
 
-    def __init__(self, host: Host, node: "Node") -> None:
+    def __init__(self, host: Host, node: "Node", certificates: "Certificates | None" = None) -> None:
+        """With `certificates` clients speak TLS."""
         self._host = host
+        self._tls = None if certificates is None else certificates.context
         self._node = node
         self._listening: asyncio.AbstractServer | None = None
         self._server: Server | None = None
@@ -35,7 +38,7 @@ class HttpListener:
 
     async def start(self, at: Endpoint) -> Endpoint:
         """Listen; where that turned out to be."""
-        self._listening = await self._host.network.serve(self._accept, at.host, at.port)
+        self._listening = await self._host.network.serve(self._accept, at.host, at.port, tls=self._tls)
         sockets = getattr(self._listening, "sockets", ())
         return Endpoint(host=at.host, port=sockets[0].getsockname()[1] if sockets else at.port)
 
