@@ -86,7 +86,6 @@ LONG_MODULES = {
     "tidelog/errors.py": 627,
     "tidelog/faces/http/kv.py": 561,
     "tidelog/groups/shard.py": 542,
-    "tidelog/log/recovery.py": 529,
     "tidelog/log/scrub.py": 508,
     "tidelog/partition/driver.py": 893,
     "tidelog/partition/leader.py": 549,

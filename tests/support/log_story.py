@@ -32,8 +32,9 @@ from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.index import OFFSET_ENTRY
 from tidelog.log.log import Log, LogState
 from tidelog.log.producers import ProducerStates
-from tidelog.log.recovery import Before, open_log
+from tidelog.log.recovery import open_log
 from tidelog.log.retention import has_deleted_segments, load_ages, new_start, remove_segments
+from tidelog.log.scan import Before
 from tidelog.log.search import Found, TimeSearch
 from tidelog.log.segment import walk
 from tidelog.log.swap import commit_swap, discard_cleaned, finish_swap

@@ -29,9 +29,10 @@ from tidelog.log.directory import DataDirectory
 from tidelog.log.epochs import EpochHistory
 from tidelog.log.log import Log, LogState
 from tidelog.log.reading import Read
-from tidelog.log.recovery import Before, open_log
+from tidelog.log.recovery import open_log
 from tidelog.log.retention import remove_segments
 from tidelog.log.rounds import Rounds
+from tidelog.log.scan import Before
 from tidelog.log.steps import DiskFull, is_short, refusal
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, remove_all

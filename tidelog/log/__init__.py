@@ -28,6 +28,7 @@ Starts and stops
 
     closing.py         what an orderly stop leaves, so that the next start scans nothing
     recovery.py        from files to a log: what to trust, cut, or refuse to cut
+    scan.py            which batches of an active segment are whole after a crash
     epoch_recovery.py  the epoch history that a start finds
 
 Housekeeping

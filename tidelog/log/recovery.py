@@ -25,17 +25,16 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
 
 from tidelog.host import Disk, File, Path, finish_relinks, read_file, relink
 from tidelog.log.aborted import AbortedIndex, AbortedIndexDamaged
 from tidelog.log.epoch_recovery import load_epochs
 from tidelog.log.epochs import FILE_NAME as EPOCHS_FILE_NAME
-from tidelog.log.epochs import OFFSET_MAX, EpochHistory
+from tidelog.log.epochs import EpochHistory
 from tidelog.log.index import IndexDamaged, OffsetIndex, TimeIndex
 from tidelog.log.log import Log, LogState
 from tidelog.log.producers import ProducerStates, SnapshotDamaged
+from tidelog.log.scan import CHUNK_BYTES, Before, Scan
 from tidelog.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -51,35 +50,9 @@ from tidelog.log.steps import rewrite
 from tidelog.log.swap import complete_swaps
 from tidelog.log.transactions import Transactions, fold
 from tidelog.model import Offset
-from tidelog.records import HEADER_BYTES, BatchHeader
+from tidelog.records import HEADER_BYTES
 
 _log = logging.getLogger(__name__)
-
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What a process knows of a log that it opens again.
-
-    Neither offsets nor epochs are under a batch's checksum. A batch that contradicts this is
-    rotten.
-    """
-
-    synced_end: Offset = 0
-    """This process has synced everything below it, so that it need not be written again."""
-    end_max: Offset = OFFSET_MAX
-    """The log ends here or earlier."""
-    epochs: EpochHistory | None = None
-    """Who wrote what; None if nobody else could have written it."""
-
-    def allows(self, header: BatchHeader, start: Offset) -> bool:
-        """Whether a batch can be of a log that begins at `start`."""
-        if header.next_offset > self.end_max:
-            return False
-        if self.epochs is None or header.next_offset <= start:  # of what is deleted nobody knows
-            return True
-        return self.epochs.epoch_at(max(header.base_offset, start)) == header.leader_epoch
 
 
 def open_log(
@@ -127,6 +100,7 @@ def open_log(
     active = Segment(directory, bases[-1])
     file = active.open(disk)
     end = _load_active(disk, active, file, durable_mark) if clean else None
+    scan = None
     state = LogState(
         segments=[*sealed, active],
         epochs=EpochHistory(),
@@ -136,17 +110,15 @@ def open_log(
     )
     state.clean = end is not None
     if end is None:
-        _scan_active(
-            disk,
-            state,
+        scan = Scan(
             active,
-            file,
-            durable_mark,
-            index_interval_bytes,
-            has_gaps,
-            before or Before(),
-            before_cut,
+            start=state.start,
+            mark=durable_mark,
+            interval_bytes=index_interval_bytes,
+            has_gaps=has_gaps,
+            before=before or Before(),
         )
+        _scan_active(disk, state, file, scan, durable_mark, before_cut)
         if before is None and active.base >= durable_mark:  # its name may be as new as its bytes
             relink(disk, active.path())
         disk.sync_directory(directory)
@@ -156,7 +128,7 @@ def open_log(
     if state.damaged_at is None:
         names = _remove_strays(disk, directory, names, state)
     load_epochs(disk, directory, state)
-    _load_transactions(disk, directory, state, names, watermark)
+    _load_transactions(disk, directory, state, names, watermark, scan)
     return state
 
 
@@ -235,27 +207,15 @@ def _load_active(disk: Disk, active: Segment, file: File, durable_mark: Offset) 
 def _scan_active(
     disk: Disk,
     state: LogState,
-    active: Segment,
     file: File,
+    scan: Scan,
     durable_mark: Offset,
-    interval_bytes: int,
-    has_gaps: bool,
-    before: Before,
     before_cut: Callable[[Offset, int], None],
 ) -> None:
     """Check every batch; cut a torn tail, or note damage; make what is left durable."""
-    size = file.size()
-    rewrite_from, rewrite_base = 0, active.base
-    for header, _ in walk(file, 0, size, base=active.base, check=True, has_gaps=has_gaps):
-        if header.leader_epoch < state.epochs.latest:  # torn: it is not under the checksum
-            break
-        if not before.allows(header, state.start):
-            break
-        if header.next_offset <= max(durable_mark, before.synced_end):
-            rewrite_from, rewrite_base = active.size + header.size, header.next_offset
-        active.note(header, header.base_offset, interval_bytes)
-        state.epochs.assign(header.leader_epoch, state.end)  # before a gap, as `Log.append` does
-        state.end = header.next_offset
+    active, size = state.segments[-1], file.size()
+    scan.run(file)
+    state.end, state.epochs = scan.end, scan.epochs
     if state.end < durable_mark:
         _refuse(disk, state, durable_mark)
         return
@@ -268,24 +228,17 @@ def _scan_active(
             state.discarded_bytes = torn_bytes
             before_cut(state.end, torn_bytes)
         file.truncate(active.size)
-    for position in range(rewrite_from, active.size, _CHUNK_BYTES):
-        chunk = file.read(position, min(_CHUNK_BYTES, active.size - position))
+    for position in range(scan.marked_size, active.size, CHUNK_BYTES):
+        chunk = file.read(position, min(CHUNK_BYTES, active.size - position))
         file.write(position, [chunk])
     file.datasync()
-    _check_again(file, active, rewrite_from, rewrite_base, has_gaps)
-
-
-def _check_again(file: File, active: Segment, position: int, base: Offset, has_gaps: bool) -> None:
-    """See that what was written again is what was checked.
-
-    An earlier sync may have failed. The kernel then calls pages clean that it never wrote, and may
-    drop them between two reads: the second one gets older bytes from the device. The next start
-    finds those, and cuts them.
-    """
-    for header, at in walk(file, position, active.size, base=base, check=True, has_gaps=has_gaps):
-        position = at + header.size
-    if position != active.size:
-        raise OSError(errno.EIO, f"byte {position} has changed since it was read", str(active.path()))
+    # An earlier sync may have failed. The kernel then calls pages clean that it never wrote, and may
+    # drop them between two reads: the second one gets older bytes from the device. The next start
+    # finds those, and cuts them.
+    if not scan.is_still_there(file):
+        raise OSError(
+            errno.EIO, f"bytes past {scan.marked_size} have changed since they were read", str(active.path())
+        )
 
 
 def _refuse(disk: Disk, state: LogState, durable_mark: Offset) -> None:
@@ -360,9 +313,17 @@ def _remove_strays(disk: Disk, directory: Path, names: Sequence[str], state: Log
 
 
 def _load_transactions(
-    disk: Disk, directory: Path, state: LogState, names: Sequence[str], watermark: Offset | None
+    disk: Disk,
+    directory: Path,
+    state: LogState,
+    names: Sequence[str],
+    watermark: Offset | None,
+    scan: Scan | None = None,
 ) -> None:
-    """The producers' state, which transactions may be undecided, and which were aborted."""
+    """The producers' state, which transactions may be undecided, and which were aborted.
+
+    What a `scan` has just checked is not checked again.
+    """
     snapshots = _offsets_in(names, SNAPSHOT_SUFFIX)
     producers, folded_to, is_noted = _newest_snapshot(disk, state, snapshots)
     with_index = _offsets_in(names, TXN_INDEX_SUFFIX)
@@ -378,8 +339,8 @@ def _load_transactions(
             if not usable:  # whatever ended before the log's start is decided
                 usable = [offset for offset in snapshots if offset <= state.start]
             earlier, start, _ = _newest_snapshot(disk, state, usable)
-            _fold(disk, state, start, folded_to, earlier, transactions, rotten)
-    producers = _fold(disk, state, folded_to, state.end, producers, transactions, rotten)
+            _fold(disk, state, start, folded_to, earlier, transactions, rotten, scan)
+    producers = _fold(disk, state, folded_to, state.end, producers, transactions, rotten, scan)
     transactions.has_markers |= bool(found)
     if found:
         _mend_aborted(disk, state, found, transactions, rotten)
@@ -417,6 +378,7 @@ def _fold(
     producers: ProducerStates,
     transactions: Transactions,
     rotten: set[Segment],
+    scan: Scan | None,
 ) -> ProducerStates:
     """Take every batch of [start, end); how producers stand then. Note which segments are `rotten`.
 
@@ -427,7 +389,8 @@ def _fold(
     for segment, segment_end in _spans(state):
         if not segment.size or segment_end <= start or segment.base >= end:
             continue
-        sound_end = _fold_segment(disk, segment, segment_end, start, end, producers, transactions)
+        scanned = scan if segment is state.segments[-1] else None
+        sound_end = _fold_segment(disk, segment, segment_end, start, end, producers, transactions, scanned)
         if sound_end is None:
             continue
         _log.warning("%r is rotten at offset %d", segment, sound_end)
@@ -447,11 +410,14 @@ def _fold_segment(
     end: Offset,
     producers: ProducerStates,
     transactions: Transactions,
+    scan: Scan | None,
 ) -> Offset | None:
     """Take the batches of one segment; where the first lies that does not check out, if any."""
     file, sound_end = segment.open(disk), segment.base
     position = segment.position_before(disk, start)
-    batches = walk(file, position, segment.size, base=segment.base, check=True, has_gaps=True)
+    if scan is not None:
+        position = max(position, segment.size if scan.written_from is None else scan.written_from)
+    batches = walk(file, position, segment.size, base=segment.base, check=scan is None, has_gaps=True)
     for header, at in batches:
         if header.next_offset > segment_end:
             break  # its offset is not under the checksum

@@ -7,7 +7,7 @@ Rule 2: the indexes of a sealed segment stay in their files and are searched the
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from tidelog.errors import StorageError
@@ -113,6 +113,39 @@ class Segment:
         size = PREFIX_BYTES + header.length
         self.size += size
         self._bytes_since_index += size
+
+    def note_block(
+        self,
+        places: Sequence[int],
+        ends: Sequence[Offset],
+        max_timestamps: Sequence[int],
+        interval_bytes: int,
+    ) -> None:
+        """As `note` of each batch. `places` tells where they begin, and where the last one ends.
+
+        `ends` are their next offsets.
+        """
+        assert self.offsets is not None, "a sealed segment never grows"
+        assert self.times is not None
+        if self.first_timestamp_ms == NO_TIMESTAMP:
+            self.first_timestamp_ms = next((t for t in max_timestamps if t != NO_TIMESTAMP), NO_TIMESTAMP)
+        at, count = 0, len(places) - 1
+        while at < count:
+            # An entry is due at the first batch that has more than `interval_bytes` before it.
+            due = bisect_right(places, places[at] + interval_bytes - self._bytes_since_index, at, count)
+            noted = max_timestamps[at : due + 1]
+            if (timestamp_ms := max(noted)) > self.max_timestamp_ms:
+                self.max_timestamp_ms = timestamp_ms
+                self.max_timestamp_offset = ends[at + noted.index(timestamp_ms)] - 1
+            if due < count:
+                self.offsets.add(ends[due] - 1 - self.base, self.size + places[due] - places[0])
+                self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base)
+                self._bytes_since_index = 0
+                at = due
+            following = min(due + 1, count)
+            self._bytes_since_index += places[following] - places[at]
+            at = following
+        self.size += places[-1] - places[0]
 
     def index_contents(self) -> tuple[bytes, bytes]:
         """The index files as they should be now.
@@ -325,18 +358,32 @@ def walk(
         if not size or at + size > len(chunk) or len(chunk) - at < HEADER_BYTES:
             return
         header = read_header(chunk, at)
-        if header.magic != MAGIC or header.base_offset < expected or header.last_offset_delta < 0:
-            return
-        if check and not (
-            # The base offset is not under the checksum, but a leader leaves no gaps. Were a
-            # flipped bit in it believed, all that follows would look torn, and be cut.
-            (header.base_offset == expected or (has_gaps and _is_followed(file, position, header)))
-            and crc_matches(memoryview(chunk)[at : at + size], header)
-        ):
+        if check:
+            batch = memoryview(chunk)[at : at + size]
+            if not is_next(file, position, batch, header, expected, has_gaps=has_gaps):
+                return
+        elif not _rises(header, expected):
             return
         yield header, position
         expected = header.next_offset
         position += size
+
+
+def _rises(header: BatchHeader, expected: Offset) -> bool:
+    return header.magic == MAGIC and header.base_offset >= expected and header.last_offset_delta >= 0
+
+
+def is_next(
+    file: File, position: int, batch: Bytes, header: BatchHeader, expected: Offset, *, has_gaps: bool
+) -> bool:
+    """Whether the batch at `position` is sound, and follows one that ends before `expected`."""
+    return (
+        _rises(header, expected)
+        # The base offset is not under the checksum, but a leader leaves no gaps. Were a
+        # flipped bit in it believed, all that follows would look torn, and be cut.
+        and (header.base_offset == expected or (has_gaps and _is_followed(file, position, header)))
+        and crc_matches(batch, header)
+    )
 
 
 def _is_followed(file: File, position: int, header: BatchHeader) -> bool:

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Final
 from tidelog.host import Host, unbroken
 from tidelog.log.epochs import OFFSET_MAX, EpochHistory
 from tidelog.log.log import Log, LogState
-from tidelog.log.recovery import Before, open_log
+from tidelog.log.recovery import open_log
 from tidelog.log.rounds import Rounds
+from tidelog.log.scan import Before
 from tidelog.log.steps import is_short, shortage
 from tidelog.log.tail import TailBudget
 from tidelog.log.truncation import cut_end, end_after_cut, note_producers, remove_all
