@@ -87,7 +87,7 @@ LONG_MODULES = {
     "tidelog/faces/http/kv.py": 561,
     "tidelog/groups/shard.py": 542,
     "tidelog/log/scrub.py": 508,
-    "tidelog/partition/driver.py": 893,
+    "tidelog/partition/driver.py": 595,
     "tidelog/partition/leader.py": 549,
     "tidelog/queues/work_desk.py": 527,
     "tidelog/records.py": 630,

@@ -126,7 +126,7 @@ def plant_a_producer_that_claims_append_time(patch: Patch) -> None:
         innocent = header._replace(attributes=header.attributes & ~LOG_APPEND_TIME)
         check(innocent, is_transactional=is_transactional)
 
-    patch.setattr("tidelog.partition.driver.check_attributes", checking)
+    patch.setattr("tidelog.partition.appending.check_attributes", checking)
 
 
 def plant_a_cut_that_passes_over_swaps(patch: Patch) -> None:

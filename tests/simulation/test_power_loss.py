@@ -199,7 +199,7 @@ def test_a_deletion_that_a_full_disk_put_off_is_durable_once_it_succeeds():
             await world.broker.advance_start(partition, 3)
         world.disk.capacity_bytes = None
 
-        while partition.noted_start < 3:  # the next checkpoint has room for it
+        while partition.log_start.noted < 3:  # the next checkpoint has room for it
             await asyncio.sleep(0.1)
         await world.broker.advance_start(partition, 3)
         world.memories[name].start = 3

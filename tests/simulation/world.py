@@ -353,7 +353,9 @@ class World:
             fate.set_result(None)
 
         acknowledged_before = memory.acknowledged_end
-        base_offset, _, done = partition.append(batch, acks=acks, waiter=_Ack(settled), pins_bytes=len(batch))
+        base_offset, _, done = partition.appender.append(
+            batch, acks=acks, waiter=_Ack(settled), pins_bytes=len(batch)
+        )
         header = read_header(batch)
         if header.leader_epoch == NO_EPOCH:  # not stamped: it was stored before
             stored = memory.batches[base_offset]

@@ -383,7 +383,7 @@ class LogStory:
             return
         batch = self._batch(log.producers)
         sent, now_ms = bytes(batch), self.clock.wall_ms()
-        offset, time_ms, _ = self.partition.append(
+        offset, time_ms, _ = self.partition.appender.append(
             batch, acks=0, waiter=_Client(), pins_bytes=len(batch), is_transactional=True
         )
         self._took(offset)
@@ -415,7 +415,7 @@ class LogStory:
         if state is None:
             return
         marker = Marker(commits=self.random.random() < 0.5, coordinator_epoch=0)
-        offset, _ = self.partition.append_marker(
+        offset, _ = self.partition.appender.append_marker(
             marker, producer_id=producer, producer_epoch=state.epoch, is_bumped=False, waiter=_Client()
         )
         self._took(offset)
@@ -490,7 +490,7 @@ class LogStory:
             return  # cut, or too long ago
         self.clock.advance(5)
         before = self.log.end
-        offset, time_ms, _ = self.partition.append(
+        offset, time_ms, _ = self.partition.appender.append(
             batch, acks=0, waiter=_Client(), pins_bytes=len(batch), is_transactional=True
         )
         assert self.log.end == before, "a retry was written"
@@ -505,7 +505,9 @@ class LogStory:
         record = Record(key=b"k", value=b"v", timestamp_ms=self.clock.wall_ms())
         batch = encode_batch([record], attributes=LOG_APPEND_TIME)
         try:
-            offset, _, _ = self.partition.append(batch, acks=0, waiter=_Client(), pins_bytes=len(batch))
+            offset, _, _ = self.partition.appender.append(
+                batch, acks=0, waiter=_Client(), pins_bytes=len(batch)
+            )
         except InvalidTimestamp:
             return
         self._took(offset)

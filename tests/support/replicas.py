@@ -109,7 +109,7 @@ def append(partition: Partition, count: int = 1, *, size: int = 10) -> Producer:
     """Append one batch of `count` records, with acks=all; who waits for it."""
     producer = Producer()
     batch = make_batch(count, size=size, time_ms=1_700_000_000_000)
-    partition.append(batch, acks=-1, waiter=producer, pins_bytes=len(batch))
+    partition.appender.append(batch, acks=-1, waiter=producer, pins_bytes=len(batch))
     return producer
 
 

@@ -471,7 +471,7 @@ class Broker:
         This node must lead. Returns once no later leader can have it again.
         """
         fate = Fate(deadline)
-        if not partition.delete_before(start, fate) and (refusal := await fate.future) is not None:
+        if not partition.log_start.delete_before(start, fate) and (refusal := await fate.future) is not None:
             raise refusal
 
     # Stopping.

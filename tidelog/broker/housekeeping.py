@@ -123,7 +123,7 @@ class Housekeeping:
                 self._rounds.mark(partition)
             if start > log.start:
                 _log.info("%s: retention moves the start from %d to %d", partition.name, log.start, start)
-                partition.want_start(start)
+                partition.log_start.want(start)
 
     async def _remove_deleted(self, partition: Partition) -> None:
         """Remove files below the log's start that an earlier process has left."""

@@ -136,7 +136,7 @@ class JointWrite:
         self.deadline = max([one.deadline for one in members]) + _GRACE_SECONDS
         try:
             batch = batch_of(self._records, NO_PRODUCER)
-            offset, append_time, is_done = self._partition.append(
+            offset, append_time, is_done = self._partition.appender.append(
                 batch, acks=-1, waiter=self, pins_bytes=len(batch), is_keyed=are_keyed(self._records)
             )
         except BrokerError as error:

@@ -124,7 +124,7 @@ class Write:
     def append_batch(self, batch: bytearray, count: int, *, is_keyed: bool = False) -> Offset:
         """Append a batch of `count` records; where the first stands."""
         end_before = self._partition.log.end
-        self.offset, _, self._is_done = self._partition.append(
+        self.offset, _, self._is_done = self._partition.appender.append(
             batch, acks=self._acks, waiter=self._fate, pins_bytes=len(batch), is_once=True, is_keyed=is_keyed
         )
         self.is_repeat = self.offset < end_before
@@ -133,7 +133,7 @@ class Write:
 
     def append_nothing(self, once: ProducerId, digest: int) -> None:
         """Let the log remember a request that changes nothing: its repeat will not, either."""
-        self.offset, self._is_done = self._partition.append_empty(
+        self.offset, self._is_done = self._partition.appender.append_empty(
             producer_id=once, producer_epoch=ONCE_EPOCH, sequence=digest, acks=self._acks, waiter=self._fate
         )
         self.end = self.offset + 1
@@ -143,7 +143,7 @@ class Write:
         self.is_repeat = True
         self.offset, self.end = found.base_offset, found.last_offset + 1
         if self._acks == -1:
-            self._is_done = self._partition.wait_committed(self.end, self._fate)
+            self._is_done = self._partition.appender.wait_committed(self.end, self._fate)
         else:
             self._is_done = self._leader.wait_written(self.end, self._fate)
             self._partition.on_waits(self._partition)

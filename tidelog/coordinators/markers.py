@@ -175,9 +175,9 @@ class MarkerWriter:
             partition = self._broker.partition(place.topic, place.partition)
             newest = self._known(partition, end)
             if newest is not None:
-                done = partition.wait_committed(newest.offset + 1, waiter)
+                done = partition.appender.wait_committed(newest.offset + 1, waiter)
             else:
-                offset, done = partition.append_marker(
+                offset, done = partition.appender.append_marker(
                     marker,
                     producer_id=end.producer_id,
                     producer_epoch=end.epoch,
@@ -213,7 +213,7 @@ class MarkerWriter:
                 done.set_result(error)
 
         waiter = _Written(settled, deadline)
-        offset, is_committed = partition.append_marker(
+        offset, is_committed = partition.appender.append_marker(
             Marker(commits=False, coordinator_epoch=coordinator_epoch),
             producer_id=producer_id,
             producer_epoch=epoch,

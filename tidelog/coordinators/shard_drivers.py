@@ -279,7 +279,7 @@ class ShardDriver(Generic[S]):
         try:
             if self._partition.leader is not self._leader:
                 raise NotLeader(leader=None)
-            offset, _, done = self._partition.append(
+            offset, _, done = self._partition.appender.append(
                 batch,
                 acks=-1,
                 waiter=_Stored(self, shard, writes),

@@ -144,7 +144,7 @@ def handle_repeated(
             repeated.allowed_by = access.answers
         partition = broker.partition(repeated.topic, repeated.partition)
         answer.log_start = partition.log.start
-        answer.base_offset, answer.append_time_ms, done = partition.append(
+        answer.base_offset, answer.append_time_ms, done = partition.appender.append(
             batch, acks=acks, waiter=write, pins_bytes=pins_bytes
         )
     except BrokerError as error:
@@ -231,7 +231,7 @@ def _append(
 ) -> bool:
     """Append the batch, and note where; whether nothing is to be awaited."""
     answer = write.answer
-    answer.base_offset, answer.append_time_ms, done = partition.append(
+    answer.base_offset, answer.append_time_ms, done = partition.appender.append(
         batch, acks=acks, waiter=write, pins_bytes=pins_bytes, is_transactional=is_transactional
     )
     return done

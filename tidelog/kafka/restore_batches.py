@@ -49,7 +49,7 @@ async def restore_batches(broker: Broker, request: Any, context: Request) -> dic
         seconds = max(request.timeout.total_seconds(), 0)
         fate = Fate(broker.host.clock.monotonic() + seconds)
         broker.check_restoring(partition.name)
-        is_done = partition.restore(bytearray(request.records), fate)
+        is_done = partition.appender.restore(bytearray(request.records), fate)
         if brings_queues:  # at once: nothing is decided by what was known before
             broker.tell_restored(partition.name, is_whole=False)
         if not is_done and (refusal := await fate.future) is not None:

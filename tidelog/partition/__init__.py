@@ -4,6 +4,9 @@ The machines are pure: events in, effects out. `driver.py` performs the effects 
 repairs it; only these two may use the event loop. Messages between nodes are the caller's to send.
 
     driver.py         one replica: machine, log, waiters
+    appending.py      what a leader appends: batches of clients and of this node, markers, backups
+    fetched.py        what a follower appends
+    log_start.py      where the log begins: promised, noted, waited for
     leader.py         high watermark, in-sync set, waiters, log start
     follower_view.py  what a leader knows of one follower
     follower.py       epochs compared, truncation, fetches

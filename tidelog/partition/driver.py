@@ -13,72 +13,37 @@ from tidelog.config import TopicConfig
 from tidelog.config.topic import min_in_sync_of
 from tidelog.errors import (
     BrokerError,
-    CorruptMessage,
-    InvalidRequest,
-    InvalidTopic,
-    MessageTooLarge,
-    NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetNotAvailable,
-    OffsetOutOfRange,
-    OutOfOrderSequence,
     RequestTimedOut,
     StorageError,
     StorageErrorAfterAppend,
 )
-from tidelog.host import Bytes, Host, Path
+from tidelog.host import Host, Path
 from tidelog.log.epochs import OFFSET_MAX
 from tidelog.log.log import Log, LogState
-from tidelog.log.producers import RememberedBatch
 from tidelog.log.purges import Purges
 from tidelog.log.reading import Read
 from tidelog.log.rounds import Rounds
 from tidelog.log.steps import DiskFull, refusal
 from tidelog.log.tail import TailBudget
-from tidelog.log.unpacking import UNPACKED_BYTES_MAX, require_keys
-from tidelog.model import (
-    INTERNAL_TOPICS,
-    NO_EPOCH,
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    ONCE_PRODUCER_MIN,
-    Epoch,
-    NodeId,
-    Offset,
-    ProducerId,
-    TopicPartition,
-)
+from tidelog.model import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
+from tidelog.partition.appending import Appender
 from tidelog.partition.client_epochs import check_epoch
 from tidelog.partition.cut_tail import CutTail
+from tidelog.partition.fetched import following, kept
 from tidelog.partition.follower import Follower
-from tidelog.partition.leader import Leader, Settled, Waiter
+from tidelog.partition.leader import Leader, Settled
+from tidelog.partition.log_start import LogStart
 from tidelog.partition.mending import Mending
-from tidelog.partition.produced import check_attributes, check_times
-from tidelog.partition.restored import check_restored
-from tidelog.records import (
-    CODEC_MASK,
-    BatchHeader,
-    Marker,
-    check_batch,
-    crc_matches,
-    encode_empty,
-    encode_marker,
-    iterate_batches,
-    read_header,
-    stamp,
-    stamp_append_time,
-)
 
 _log = logging.getLogger(__name__)
 
-_NEW_LEADER_SECONDS = 5.0
 _UNSYNCED_BEHIND_BYTES_MAX = 4 * 1024 * 1024
 """Who catches up syncs after this much: a sync of more would keep those of others waiting."""
 _COPYING_SECONDS_MAX = 10.0
 """Tombstones wait for a follower that has asked for records within this time."""
-_COPY_BELOW_BYTES = 4096
-"""Smaller batches are copied out of their request, which would otherwise stay in memory whole."""
 
 
 class Partition:
@@ -92,14 +57,13 @@ class Partition:
     __slots__ = (
         "__weakref__",
         "_host",
-        "_is_internal",
         "_last_watermark",
         "_log_watchers",
         "_refusal",
         "_replication",
         "_rounds",
-        "_spent_epoch",
         "_watchers",
+        "appender",
         "awaits_room",
         "config",
         "cut_tail",
@@ -112,21 +76,18 @@ class Partition:
         "leader",
         "leads_damaged",
         "log",
+        "log_start",
         "me",
         "mending",
         "name",
-        "noted_start",
         "on_changed",
         "on_progress",
         "on_reopened",
         "on_short",
         "on_spent",
-        "on_start_agreed",
         "on_waits",
         "path",
-        "promised_start",
         "purges",
-        "starts_under_way",
         "topic_id",
     )
 
@@ -155,7 +116,6 @@ class Partition:
         `is_copy`: there are other replicas, and what one of them had compacted may be missing.
         """
         self.name = name
-        self._is_internal = name.topic in INTERNAL_TOPICS
         self.topic_id = topic_id
         self.me = me
         self.config = config
@@ -179,16 +139,9 @@ class Partition:
         """Called when the disk has no room for what this log should hold, or opens no file."""
         self.on_waits: Callable[[Partition], None] = _ignore
         """Called when somebody waits for this leader, whose time may be up one day."""
-        self.on_start_agreed: Callable[[Partition], None] = _ignore
-        """Called when this replica, as a leader, may let its log begin later."""
-        self.noted_start = state.start
-        """Where the log begins, as its disk knows."""
+        self.log_start = LogStart(self, noted=state.start, promised=promised_start, on_agreed=_ignore)
         self.purges = Purges(purged)
-        self.promised_start = promised_start
-        """As its disk knows; without meaning up to `noted_start`."""
-        self.starts_under_way: list[Offset] = []
-        """Where the log will begin once its disk allows, whoever leads by then."""
-        self._spent_epoch: Epoch = NO_EPOCH
+        self.appender = Appender(self, host.clock, rounds)
         self.leads_damaged = False
         """Whether it was given the lead though it was damaged: by force, or as the sole replica."""
         self.is_copy = is_copy
@@ -263,13 +216,13 @@ class Partition:
             partition_epoch=partition_epoch,
             now=self._host.clock.monotonic(),
             min_in_sync=min_in_sync_of(self.config, self._replication),
-            start=self.noted_start,
-            promised=max(self.promised_start, log.start, *self.starts_under_way),
+            start=self.log_start.noted,
+            promised=max(self.log_start.promised, log.start, *self.log_start.under_way),
         )
-        self._look_at_start(self.leader)
+        self.log_start.look(self.leader)
         self._sync_rest()
         self.on_changed(self)
-        self._tell_log_watchers()
+        self.tell_log_watchers()
 
     def decided(
         self,
@@ -287,7 +240,7 @@ class Partition:
         self._settle(leader.decided(in_sync, partition_epoch))
         self._refuse_if_short(leader)
         if in_sync_before - leader.in_sync:
-            self._tell_log_watchers()  # whoever feeds those who left has them fetch anew
+            self.tell_log_watchers()  # whoever feeds those who left has them fetch anew
 
     def _refuse_if_short(self, leader: Leader) -> None:
         if leader.is_short:
@@ -399,171 +352,6 @@ class Partition:
         """Whole batches from the one that holds `offset`, below `limit`; see `log.reading`."""
         return self.log.read(offset, bytes_max, limit, at_least_one=at_least_one, has_gaps=self.has_gaps)
 
-    # Producing.
-
-    def append(
-        self,
-        batch: bytearray | memoryview,
-        *,
-        acks: int,
-        waiter: Waiter,
-        pins_bytes: int,
-        internal: bool = False,
-        is_transactional: bool = False,
-        is_once: bool = False,
-        is_keyed: bool = False,
-    ) -> tuple[Offset, int, bool]:
-        """Append one batch as a client sent it, or with `internal` as this node made it.
-
-        Returns its base offset, its append time (or NO_TIMESTAMP), and whether `waiter` need not
-        be awaited; otherwise `waiter` is told later. `pins_bytes` is the size of the request that
-        `batch` keeps in memory. `is_transactional`: its transaction is known to have this
-        partition. `is_once`: this node made its producer id of a request's Idempotency-Key; from
-        clients such ids are refused, since whoever has written under one has answered the key.
-        `is_keyed`: this node encoded it, of records that have keys: it is not unpacked to see that.
-        """
-        config = self.config
-        if self._is_internal and not internal:
-            self.leading()
-            raise InvalidTopic(f"{self.name.topic} is written by brokers alone")
-        leader = self._writing(acks)
-        header = check_batch(batch, is_internal=internal)
-        if header.producer_id >= ONCE_PRODUCER_MIN and not is_once:
-            raise InvalidRequest(
-                f"no producer has the id {header.producer_id}: InitProducerId gives out ids; those "
-                "from 2^62 on stand for Idempotency-Keys"
-            )
-        size = len(batch)
-        if size > config.max_message_bytes:
-            raise MessageTooLarge(size=size, size_max=config.max_message_bytes)
-        if header.attributes & ~CODEC_MASK:
-            check_attributes(header, is_transactional=is_transactional or internal)
-        if config.compacts and not (is_keyed and size <= UNPACKED_BYTES_MAX):
-            require_keys(header, batch)
-        append_time = NO_TIMESTAMP
-        if config.message_timestamp_type == "CreateTime":
-            check_times(header, config, self._host.clock.wall_ms())
-        else:
-            append_time = self._host.clock.wall_ms()
-        if header.producer_id >= 0:
-            repeated = self._check_sequence(leader, header)
-            if repeated is not None:
-                if append_time != NO_TIMESTAMP:
-                    append_time = repeated.timestamp_ms  # as the batch in the log has it
-                done = self._wait(leader, acks, repeated.last_offset + 1, waiter)
-                return repeated.base_offset, append_time, done
-        if append_time != NO_TIMESTAMP:
-            stamp_append_time(batch, append_time)
-            header = header._replace(max_timestamp=append_time)
-        base_offset = self._put(leader, batch, header, pins_bytes)
-        return base_offset, append_time, self._wait(leader, acks, self.log.end, waiter)
-
-    def append_empty(
-        self, *, producer_id: ProducerId, producer_epoch: int, sequence: int, acks: int, waiter: Waiter
-    ) -> tuple[Offset, bool]:
-        """Append a batch without records, by which the log knows its producer and nothing more.
-
-        Returns its offset, and whether `waiter` need not be awaited.
-        """
-        leader = self._writing(acks)
-        batch = encode_empty(
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=sequence,
-            now_ms=self._host.clock.wall_ms(),
-        )
-        offset = self._put(leader, batch, read_header(batch), len(batch))
-        return offset, self._wait(leader, acks, self.log.end, waiter)
-
-    def append_marker(
-        self, marker: Marker, *, producer_id: ProducerId, producer_epoch: int, is_bumped: bool, waiter: Waiter
-    ) -> tuple[Offset, bool]:
-        """End a producer's transaction here; `waiter` is told when that is committed.
-
-        Returns the marker's offset, and whether it is committed already. `is_bumped`: its epoch is
-        the one after the transaction's.
-        """
-        leader = self._writing(acks=-1)
-        self.log.producers.check_marker(producer_id, producer_epoch, marker, is_bumped=is_bumped)
-        batch = encode_marker(
-            marker, producer_id=producer_id, producer_epoch=producer_epoch, now_ms=self._host.clock.wall_ms()
-        )
-        offset = self._put(leader, batch, read_header(batch), len(batch))
-        return offset, self._wait(leader, -1, self.log.end, waiter)
-
-    def restore(self, data: bytearray, waiter: Waiter) -> bool:
-        """Append batches of a backup at the offsets that they have, all or none of them.
-
-        Whether they are committed already; otherwise `waiter` is told. The first must begin where
-        the log ends. What a topic demands of what clients write now (sizes, times, keys) was asked
-        when these were written.
-        """
-        leader, log = self._writing(acks=-1), self.log
-        for header, batch in check_restored(memoryview(data), start=log.start, end=log.end):
-            self._put(leader, batch, header, len(data))
-        return self._wait(leader, -1, log.end, waiter)
-
-    def wait_committed(self, end: Offset, waiter: Waiter) -> bool:
-        """Let `waiter` know when everything below `end` is committed; True if it is already.
-
-        Refused where nothing more is committed now, as an append would be.
-        """
-        if self.leading().high_watermark >= end:
-            return True
-        return self._wait(self._writing(acks=-1), -1, end, waiter)
-
-    def _writing(self, acks: int) -> Leader:
-        """The leader machine, if something may be appended now with these `acks`."""
-        leader, log = self.leading(), self.log
-        if log.refusal is not None or leader.epoch == self._spent_epoch:
-            raise StorageError(log.refusal or "another epoch must begin here")
-        if acks == -1:
-            needed = max(leader.min_in_sync, self.config.min_insync_replicas)
-            if len(leader.in_sync) < needed:
-                raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=needed)
-        elif len(leader.replicas) > 1 and not self.has_lease():
-            raise NotLeader(leader=None)  # another may lead by now, and would not have this record
-        return leader
-
-    def _put(
-        self, leader: Leader, batch: bytearray | memoryview, header: BatchHeader, pins_bytes: int
-    ) -> Offset:
-        """Append a batch that may be; its offset."""
-        log, size = self.log, len(batch)
-        base_offset = log.end
-        stamp(batch, base_offset, leader.epoch)
-        kept: Bytes = batch
-        if size < _COPY_BELOW_BYTES or size * 2 < pins_bytes:
-            kept = bytes(batch)
-        log.append(kept, header, base_offset, leader.epoch)
-        self._rounds.mark(self)
-        if self._log_watchers:
-            self._tell_log_watchers()
-        return base_offset
-
-    def _check_sequence(self, leader: Leader, header: BatchHeader) -> RememberedBatch | None:
-        try:
-            return self.log.producers.check(header)
-        except OutOfOrderSequence:
-            # A client that heard of this leader before the leader did was refused a moment ago,
-            # and the batches that it had sent behind come first now. It must begin with the first
-            # again; were it told that the order is lost, it would begin another epoch and write
-            # twice what the old leader had committed and not answered.
-            known = self.log.producers.last_offset(header.producer_id)
-            is_new = self._host.clock.monotonic() - leader.began_at < _NEW_LEADER_SECONDS
-            if is_new and known < leader.epoch_start and len(leader.replicas) > 1:
-                raise NotLeader(leader=self.me) from None
-            raise
-
-    def _wait(self, leader: Leader, acks: int, end: Offset, waiter: Waiter) -> bool:
-        if acks == 0:
-            return True
-        wait = leader.wait_written if acks == 1 else leader.wait_committed
-        is_done = wait(end, waiter)
-        if not is_done:
-            self.on_waits(self)
-        return is_done
-
     # Following.
 
     def follow(self, epoch: Epoch, leader: NodeId) -> None:
@@ -588,106 +376,18 @@ class Partition:
         if log.refusal is not None:
             raise StorageError(log.refusal)
         self._rounds.mark(self)  # first: what comes before a damaged batch is written all the same
-        for header, batch in iterate_batches(data):
-            if header.last_offset < log.end:
-                continue  # the first batch may begin before the offset that was asked for
-            # Neither is under the checksum.
-            is_next = (
-                header.base_offset == log.end
-                or (has_gaps and header.base_offset > log.end)
-                or (header.base_offset < log.end and log.may_begin_with(header))
-            )
-            if not is_next or not log.epochs.latest <= header.leader_epoch <= follower.epoch:
-                raise CorruptMessage(
-                    f"{self.name}: a batch of {header.base_offset}..{header.last_offset} in epoch "
-                    f"{header.leader_epoch} cannot follow {log.end} in epoch {log.epochs.latest}"
-                )
-            if not crc_matches(batch, header):
-                raise CorruptMessage(f"{self.name}: the batch at {header.base_offset} is damaged")
-            size = header.size
-            copied = size < _COPY_BELOW_BYTES or size * 2 < pins_bytes
-            kept: Bytes = bytes(batch) if copied else batch
-            log.append(kept, header, header.base_offset, header.leader_epoch)
+        for header, batch in following(data, self.name, log, follower.epoch, has_gaps=has_gaps):
+            log.append(kept(batch, pins_bytes), header, header.base_offset, header.leader_epoch)
             if self.cut_tail is not None and not has_gaps:
                 self.cut_tail.fetched(header)
 
-    # Where the log begins.
-
-    def want_start(self, start: Offset) -> None:
-        """Let the log begin at `start`, once every in-sync replica has promised so."""
-        leader = self.leading()
-        if leader.want_start(start):
-            self._look_at_start(leader)
-            self._tell_log_watchers()
-
-    def delete_before(self, offset: Offset, waiter: Waiter) -> bool:
-        """Delete what lies before `offset`, or with -1 all that is committed.
-
-        True if the log begins there already; otherwise `waiter` is told when it does. Like a
-        record, it may be deleted even if the answer is that it is too late, or that another leads.
-        """
-        leader, end = self.leading(), self.visible_end()
-        start = end if offset == -1 else offset
-        if not 0 <= start <= end:
-            raise OffsetOutOfRange(offset=start, start=self.log.start, end=end)
-        if start <= self.log.start:
-            if start > self.noted_start:
-                raise StorageError("the log's start cannot be noted yet: its disk refuses to")
-            return True
-        if len(leader.replicas) > 1 and not self.has_lease():
-            raise NotLeader(leader=None)  # another may lead by now
-        if leader.is_short:
-            raise NotEnoughReplicas(in_sync=len(leader.in_sync), needed=leader.min_in_sync)
-        self.want_start(start)
-        self.on_waits(self)
-        return leader.wait_start(start, waiter)
-
-    def follower_promises(self, node: NodeId, epoch: Epoch, start: Offset, broker_epoch: int) -> None:
-        """A follower tells where its log will begin, whatever happens to this leader."""
-        if (leader := self.leader) is not None and leader.epoch == epoch:
-            leader.promises(node, start, broker_epoch)
-            self._look_at_start(leader)
-
-    def _look_at_start(self, leader: Leader) -> None:
-        if leader.start_agreed > leader.start:
-            self.on_start_agreed(self)
-
-    def hide_start(self, start: Offset) -> None:
-        """The log will begin at `start`, though its disk does not know it yet."""
-        if self.leader is not None:
-            self.leader.hide_start(start)
-
     def start_moved(self) -> None:
         """The log begins later, as its disk knows: followers and those who wait hear of it."""
-        self.noted_start = self.log.start
+        self.log_start.noted = self.log.start
         if (leader := self.leader) is not None:
             self._settle(leader.start_moved(self.log.start))
         self._tell_watchers()
-        self._tell_log_watchers()
-
-    def start_refused(self, error: BrokerError) -> None:
-        """The log's disk refused to note the new start; the old one stays."""
-        for waiter in self.leader.take_started() if self.leader is not None else ():
-            waiter.settled(error)
-
-    def promise_due(self) -> Offset | None:
-        """What a follower must note that it promises its leader; None if there is nothing to note.
-
-        It is 0 where an earlier leader was promised what this one does not ask for: no leader that
-        comes after this one has shown it.
-        """
-        if self.follower is None or (wanted := self.follower.wanted_start) == NO_OFFSET:
-            return None
-        due = wanted if wanted > self.noted_start else 0
-        known = self.promised_start if self.promised_start > self.noted_start else 0
-        return None if due == known else due
-
-    @property
-    def promised_to_leader(self) -> Offset:
-        """Where a follower's log will begin, as its leader asked; NO_OFFSET until that is noted."""
-        if self.follower is None or self.promise_due() is not None:
-            return NO_OFFSET
-        return self.follower.wanted_start
+        self.tell_log_watchers()
 
     def learn_watermark(self, watermark: Offset) -> None:
         """The leader says what is committed; here it counts as far as the files go."""
@@ -733,7 +433,8 @@ class Partition:
         if self.cut_tail is not None:
             self.cut_tail.log_changed()
         # What a full disk kept from being noted is not noted by opening the log again.
-        self.noted_start = log.start if log.is_anew else min(self.noted_start, log.start)
+        noted = self.log_start.noted
+        self.log_start.noted = log.start if log.is_anew else min(noted, log.start)
         if log.refusal is not None:
             self.disk_full = False  # it is damaged, which no room will mend
         elif self.disk_full:
@@ -781,7 +482,7 @@ class Partition:
         if settled.advanced:
             self._tell_watchers()
         if self.leader is not None:
-            self._look_at_start(self.leader)
+            self.log_start.look(self.leader)
 
     def expire_waits(self, now: float) -> bool:
         """Tell producers whose time is up; whether others wait still."""
@@ -803,7 +504,7 @@ class Partition:
                 waiter.settled(error)
         self.follower = None
         self._tell_watchers()
-        self._tell_log_watchers()
+        self.tell_log_watchers()
 
     # A full disk.
 
@@ -819,7 +520,7 @@ class Partition:
             for waiter in self.leader.lose_after(max(full.end, self.leader.high_watermark)):
                 waiter.settled(error)
             if is_copied:
-                self._spent_epoch = self.leader.epoch
+                self.appender.spent_epoch = self.leader.epoch
                 self.on_spent(self)
         self.mending.reopen(self._rounds.fail)
 
@@ -832,7 +533,7 @@ class Partition:
     @property
     def is_spent(self) -> bool:
         """Whether followers may hold what this leader has lost, in the epoch that it leads in."""
-        return self.leader is not None and self.leader.epoch == self._spent_epoch
+        return self.leader is not None and self.leader.epoch == self.appender.spent_epoch
 
     def retry_full_disk(self, free_bytes: int) -> None:
         """Take writes again once there is room."""
@@ -880,7 +581,8 @@ class Partition:
         for watcher in list(self._watchers):
             watcher()
 
-    def _tell_log_watchers(self) -> None:
+    def tell_log_watchers(self) -> None:
+        """The log has grown, or this node leads or leads no more."""
         for watcher in list(self._log_watchers):
             watcher()
 

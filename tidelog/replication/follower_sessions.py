@@ -543,7 +543,7 @@ class FollowerSessions:
             partition, epoch, life = interest.partition, progress.epoch, told.broker_epoch
             partition.follower_holds(source, epoch, progress.end, life, is_synced=progress.is_synced)
             if progress.promised_start != NO_OFFSET:
-                partition.follower_promises(source, epoch, progress.promised_start, life)
+                partition.log_start.follower_promises(source, epoch, progress.promised_start, life)
             if partition.leader is not None:
                 self.may_join(partition, partition.leader, source)
 

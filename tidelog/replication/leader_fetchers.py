@@ -369,7 +369,7 @@ class Fetcher:
     def _promise(self, cluster_id: int, partition: Partition) -> None:
         """Tell the leader where this log will begin, once that is noted."""
         told = partial(self._progressed, cluster_id, partition)
-        if partition.promise_due() is None:
+        if partition.log_start.promise_due() is None:
             told()
         else:
             self._fetching.log_starts.promise(partition, told)
@@ -434,7 +434,7 @@ class Fetcher:
             partition = self._progress.pop(cluster_id)
             follower = partition.follower
             if follower is not None and follower.leader == self._leader:
-                held, promised = partition.held_end, partition.promised_to_leader
+                held, promised = partition.held_end, partition.log_start.promised_to_leader
                 is_synced = partition.is_held_when_synced
                 if follower.news(held, promised, is_synced=is_synced):
                     replicas.append(ReplicaProgress(cluster_id, follower.epoch, held, promised, is_synced))

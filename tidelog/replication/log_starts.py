@@ -102,7 +102,7 @@ class LogStarts:
         except StorageError as error:
             _log.info("%s keeps what is deleted, for now: %s", partition.name, error)
             self._refused[partition] = self._targets[partition]
-            partition.start_refused(error)
+            partition.log_start.refused(error)
         finally:
             del self._targets[partition]
 
@@ -143,19 +143,20 @@ class LogStarts:
             due = {
                 partition: start
                 for partition in promises
-                if self._replicas.holds(partition) and (start := partition.promise_due()) is not None
+                if self._replicas.holds(partition)
+                and (start := partition.log_start.promise_due()) is not None
             }
             if due:
                 work = partial(self._directory.note_promises, {p.name: start for p, start in due.items()})
                 await unbroken(self._change_disk(work))
         for partition, start in due.items():
-            partition.promised_start = start
+            partition.log_start.promised = start
         for partition, then in promises.items():
             if self._replicas.holds(partition):
                 then()
 
     async def _delete_instead(self, partition: Partition) -> None:
-        if start := partition.promise_due():
+        if start := partition.log_start.promise_due():
             try:
                 start = min(start, partition.high_watermark)
                 await self._removal.advance_start(partition, start)

@@ -53,11 +53,11 @@ class Removal:
         StorageError if the start could not be noted, so that the log begins no later than with the
         segment that holds it, or if a file could not be removed, which is tried again.
         """
-        partition.starts_under_way.append(start)
+        partition.log_start.under_way.append(start)
         try:
             await self._advance_start(partition, start)
         finally:
-            partition.starts_under_way.remove(start)
+            partition.log_start.under_way.remove(start)
 
     async def _advance_start(self, partition: Partition, start: Offset) -> None:
         async with partition.files:
@@ -85,7 +85,7 @@ class Removal:
         """Let the log begin with the segment that holds `start`, by removing those before it."""
         log = partition.log
         if (base := log.base_before(start)) > log.start:
-            partition.hide_start(base)
+            partition.log_start.hide(base)
             log.advance_start(base)
         await self._remove(partition)
 
@@ -110,7 +110,7 @@ class Removal:
         self._rounds.mark(partition)
         await self._rounds.written()  # a sealed segment's steps must not follow its removal
         log = partition.log
-        is_noted = partition.noted_start >= log.start
+        is_noted = partition.log_start.noted >= log.start
         gone = log.advance_start(log.start)  # a log that was opened again has found old files
         first_kept = log.segments[0].base
         if gone:

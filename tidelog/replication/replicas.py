@@ -229,7 +229,7 @@ class Replicas:
         partition.on_spent = self._on_spent
         partition.on_changed = self.on_changed
         partition.on_short = self._on_short
-        partition.on_start_agreed = self.on_start_agreed
+        partition.log_start.on_agreed = self.on_start_agreed
         partition.on_waits = self._note_waits
         self._held[partition] = None
         numbers[name.partition] = partition

@@ -385,7 +385,7 @@ class ReplicaWatch:
                 if not machine.node.broker.replicas.holds(view.partition):
                     continue  # it was closed, and its files are gone
                 copy = _copy(view.partition.log)
-                copy.start = view.partition.noted_start
+                copy.start = view.partition.log_start.noted
                 copy.is_changing = view.cuts.is_half_done
                 if not machine.has_power:
                     copy.written_end = copy.synced_end

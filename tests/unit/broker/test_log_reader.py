@@ -77,7 +77,9 @@ def write(node, name, record):
             assert error is None
 
     batch = encode_batch([record])
-    partition_of(node, name).append(batch, acks=-1, waiter=Waiter(), pins_bytes=len(batch), internal=True)
+    partition_of(node, name).appender.append(
+        batch, acks=-1, waiter=Waiter(), pins_bytes=len(batch), internal=True
+    )
 
 
 @pytest.mark.parametrize(("topic", "record"), KINDS.values(), ids=KINDS)

@@ -71,7 +71,9 @@ class Leader:
             base_sequence=sequence,
             attributes=TRANSACTIONAL,
         )
-        self.partition.append(batch, acks=-1, waiter=Producer(), pins_bytes=len(batch), is_transactional=True)
+        self.partition.appender.append(
+            batch, acks=-1, waiter=Producer(), pins_bytes=len(batch), is_transactional=True
+        )
 
     def ask(self, *ends: TransactionEnd) -> Any:
         answer: Any = Answered()

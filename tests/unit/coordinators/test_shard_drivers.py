@@ -219,10 +219,14 @@ def test_what_a_shard_left_to_be_written_is_not_written_for_the_next_one(monkeyp
             def __getattr__(self, name):
                 return getattr(partition, name)
 
+            @property
+            def appender(self):
+                return self
+
             def append(self, *asked, **more):
                 driver._partition = partition
                 driver.settled(given_up, [0], NotLeader(leader=None))  # it is read again
-                return partition.append(*asked, **more)
+                return partition.appender.append(*asked, **more)
 
         driver._partition = Losing()
         driver._performing = True  # all three are asked for in one turn

@@ -8,7 +8,7 @@ from tests.unit.coordinators.transacting import ADDS, Gate, Producer, on_a_coord
 from tidelog.cluster.messages import AddToTransactions, WriteMarkers
 from tidelog.coordinators.verification import Wanted
 from tidelog.errors import CoordinatorNotAvailable, NotLeader
-from tidelog.partition.driver import Partition
+from tidelog.partition.appending import Appender
 
 ABORTABLE, INVALID_EPOCH, INVALID_STATE, NOT_ENOUGH_REPLICAS, NOT_LEADER = 120, 47, 48, 19, 6
 INVALID_MAPPING, STORAGE, OUT_OF_ORDER, UNKNOWN_SERVER_ERROR = 49, 56, 45, -1
@@ -285,7 +285,7 @@ def test_a_batch_that_we_cannot_append_costs_its_sender_alone(monkeypatch):
         await other.init()
         gate = Gate(node)
         gate.shut(AddToTransactions)
-        monkeypatch.setattr(Partition, "append", fail_once(Partition.append))
+        monkeypatch.setattr(Appender, "append", fail_once(Appender.append))
 
         places = [producer.send(b"a"), other.send(b"b", partition=1)]
         await turns()
@@ -300,7 +300,7 @@ def fail_once(append):
     faults = [ZeroDivisionError("a fault of ours")]
 
     def failing(self, *batch, **options):
-        if faults and self.name.topic == "t":
+        if faults and self._partition.name.topic == "t":
             raise faults.pop()
         return append(self, *batch, **options)
 

@@ -389,7 +389,7 @@ def leave(node, *, sequence=0) -> None:
     batch = bytearray(
         batch_of(b"left", attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0, base_sequence=sequence)
     )
-    node.broker.partition("t", 0).append(
+    node.broker.partition("t", 0).appender.append(
         batch, acks=1, waiter=Nobody(), pins_bytes=len(batch), is_transactional=True
     )
 

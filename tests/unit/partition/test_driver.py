@@ -102,7 +102,9 @@ class Stage:
         self, batch: bytearray | None = None, *, acks: int = ALL, producer: Producer | None = None
     ) -> tuple[int, int, bool]:
         batch = self.batch() if batch is None else batch
-        return self.partition.append(batch, acks=acks, waiter=producer or Producer(), pins_bytes=len(batch))
+        return self.partition.appender.append(
+            batch, acks=acks, waiter=producer or Producer(), pins_bytes=len(batch)
+        )
 
     def read(self, offset: int = 0) -> bytes:
         log = self.partition.log

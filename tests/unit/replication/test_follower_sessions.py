@@ -433,7 +433,7 @@ def test_what_is_deleted_is_told_with_where_the_log_begins():
 
 def append_as(partition: Partition, producer_id: int, count: int = 1) -> None:
     batch = make_batch(count, producer_id=producer_id, producer_epoch=0, base_sequence=0)
-    partition.append(batch, acks=1, waiter=Producer(), pins_bytes=len(batch))
+    partition.appender.append(batch, acks=1, waiter=Producer(), pins_bytes=len(batch))
 
 
 def test_who_begins_anew_is_told_who_wrote_what_is_deleted():

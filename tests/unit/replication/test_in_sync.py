@@ -317,7 +317,7 @@ def test_a_partition_that_is_gone_is_not_proposed_for():
 
 def spend(partition: Partition) -> None:
     """As a full disk leaves a leader: followers may hold what it has lost."""
-    partition._spent_epoch = partition.leading().epoch
+    partition.appender.spent_epoch = partition.leading().epoch
 
 
 @pytest.mark.parametrize("is_away", [False, True])

@@ -521,7 +521,7 @@ def test_a_promise_is_told_once_it_is_noted():
         assert not any(one.promised_start == 2 for one in stage.told)
         [noted] = stage.promises
 
-        stage.partition.promised_start = 2
+        stage.partition.log_start.promised = 2
         noted()
         await asyncio.sleep(0.1)
 

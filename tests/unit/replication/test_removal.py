@@ -69,13 +69,13 @@ def test_a_leader_wants_the_start_that_its_disk_was_noting_when_it_led_before():
         await fill(node)
         partition = node.broker.partition("t", 0)
         async with partition.files:
-            partition.want_start(80)
+            partition.log_start.want(80)
             await asyncio.sleep(0.1)
             leader = lead_anew(partition)
             assert leader.start_wanted == 80, "followers would take their promises back"
             assert not leader.knows_watermark
         await asyncio.sleep(0.1)
-        assert partition.log.start == partition.noted_start == leader.start == 80
+        assert partition.log.start == partition.log_start.noted == leader.start == 80
         assert leader.knows_watermark
 
     Machine().live(delete, killed=True)
@@ -85,12 +85,12 @@ def test_a_start_that_was_agreed_on_in_an_earlier_epoch_is_not_begun_in_a_later_
     async def delete(node: Node) -> None:
         await fill(node)
         partition = node.broker.partition("t", 0)
-        partition.want_start(80)
+        partition.log_start.want(80)
         leader = lead_anew(partition)
         await asyncio.sleep(0.1)
         assert leader.start_wanted == partition.log.start == 0
 
-        partition.want_start(80)
+        partition.log_start.want(80)
         await asyncio.sleep(0.1)
         assert partition.log.start == 80
 
@@ -101,9 +101,9 @@ def test_a_later_epoch_that_agrees_on_the_same_start_gets_it():
     async def delete(node: Node) -> None:
         await fill(node)
         partition = node.broker.partition("t", 0)
-        partition.want_start(80)
+        partition.log_start.want(80)
         leader = lead_anew(partition)
-        partition.want_start(70)
+        partition.log_start.want(70)
         await asyncio.sleep(0.1)
         assert leader.start == partition.log.start == 70
 
@@ -129,7 +129,7 @@ def test_a_log_that_is_opened_again_begins_where_its_disk_knows():
         disk.capacity_bytes = None
         await asyncio.sleep(2)
         assert await delete_before(node, 50) == 0
-        assert noted_start(broker) == partition.noted_start == 50
+        assert noted_start(broker) == partition.log_start.noted == 50
         assert partition.leader is not None
         assert partition.leader.start == 50
 
@@ -153,14 +153,14 @@ def test_a_start_that_cannot_be_noted_is_not_shown_before_the_files_are_gone(mon
         def look_and_remove(path: Path) -> None:
             if path.name.endswith(".log"):
                 shown.append(partition.log.start if leader.knows_watermark else -1)
-                assert partition.noted_start == 0
+                assert partition.log_start.noted == 0
             remove(path)
 
         monkeypatch.setattr(disk, "remove", look_and_remove)
         disk.capacity_bytes = disk._used_bytes
         assert await delete_before(node, 7) == 0
         assert leader.knows_watermark
-        assert noted_start(broker) == partition.noted_start == partition.log.start == 7
+        assert noted_start(broker) == partition.log_start.noted == partition.log.start == 7
 
     async def look(node: Node) -> None:
         assert node.broker.partition("t", 0).log.start == 7

@@ -19,7 +19,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog.model import TopicPartition
-from tidelog.partition.driver import Partition
+from tidelog.partition.appending import Appender
 from tidelog.records import TRANSACTIONAL, Marker, Record, encode_batch, iterate_batches
 from tidelog.services.services import Services
 
@@ -169,14 +169,14 @@ def test_a_change_that_is_refused_takes_no_other_of_its_turn_with_it():
 def test_a_refusal_is_decided_anew_if_what_it_was_decided_on_was_not_written(monkeypatch):
     async def story(bucket):
         partition = bucket.node.broker.partition("b", 0)
-        append, refusals = Partition.append, [NotEnoughReplicas(in_sync=1, needed=2)]
+        append, refusals = Appender.append, [NotEnoughReplicas(in_sync=1, needed=2)]
 
         def refuse_once(self, *args, **wanted):
-            if refusals and self is partition:
+            if refusals and self is partition.appender:
                 raise refusals.pop()
             return append(self, *args, **wanted)
 
-        monkeypatch.setattr(Partition, "append", refuse_once)
+        monkeypatch.setattr(Appender, "append", refuse_once)
         results: Any = await asyncio.gather(
             bucket.put(b"k", b"1"), bucket.put(b"k", b"2", if_version=-1), return_exceptions=True
         )
@@ -505,10 +505,12 @@ class Undecided:
             base_sequence=0,
             attributes=TRANSACTIONAL,
         )
-        self._partition.append(batch, acks=-1, waiter=_Nobody(), pins_bytes=len(batch), is_transactional=True)
+        self._partition.appender.append(
+            batch, acks=-1, waiter=_Nobody(), pins_bytes=len(batch), is_transactional=True
+        )
 
     def commit(self) -> None:
-        self._partition.append_marker(
+        self._partition.appender.append_marker(
             Marker(commits=True, coordinator_epoch=0),
             producer_id=7,
             producer_epoch=0,
@@ -627,7 +629,7 @@ def test_what_this_node_has_encoded_is_not_unpacked_to_see_its_keys(monkeypatch)
         unpacked.append(header.record_count)
 
     async def story(bucket):
-        monkeypatch.setattr("tidelog.partition.driver.require_keys", require_keys)
+        monkeypatch.setattr("tidelog.partition.appending.require_keys", require_keys)
         await bucket.put(b"k", b"1")
         assert unpacked == []
         await bucket.node.produce("b", encode_batch([Record(key=b"k", value=b"2")]))
