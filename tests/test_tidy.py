@@ -98,9 +98,8 @@ LONG_MODULES = {
     "tidelog/simulation/history_check.py": 577,
     "tidelog/simulation/keyvalue.py": 707,
     "tidelog/simulation/registers.py": 563,
-    "tidelog/simulation/replica_watch.py": 784,
+    "tidelog/simulation/replica_watch.py": 642,
     "tidelog/simulation/replicated.py": 696,
-    "tidelog/simulation/world.py": 736,
     "tidelog/spark/options.py": 514,
     "tidelog/txn/shard.py": 536,
 }

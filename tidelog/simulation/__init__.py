@@ -7,6 +7,7 @@ what must always hold. docs/simulation.md is the guide.
 The world
 
     world.py       a cluster in one process; nodes.py: the real node in it; machine.py: what outlives it
+    breaking.py    what can be broken of it: processes, machines, network, disks, clocks
     loop.py        virtual time; host.py, offload.py: the doors of a host, from a seed
     disk.py        a disk that keeps only what it promised; inode.py: one file of it
     network.py     byte streams between hosts; connection.py: one of them
@@ -41,6 +42,7 @@ Judges
     registers.py   the same of keys
     replica_watch.py, group_watch.py, keyvalue_watch.py, lease_watch.py, queue_watch.py,
     transaction_watch.py, held_answer_watch.py       look at every step of a run
+    replicas_seen.py   what replica_watch.py remembers
     losses.py      what elections by force may lose
 
 Campaigns

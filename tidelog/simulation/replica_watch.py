@@ -40,11 +40,9 @@ Rule 2: watermarks are judged at the moment when they move, for a follower may s
 Rule 3: of a node that is down, what its last process had synced is remembered.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, TypeAlias
+from typing import Final
 from uuid import UUID
 
 from tidelog.config.topic import min_in_sync_of
@@ -58,7 +56,6 @@ from tidelog.controller.records import (
     TopicDeleted,
 )
 from tidelog.log.epochs import EpochHistory
-from tidelog.log.log import Log
 from tidelog.log.producers import ProducerStates
 from tidelog.log.transactions import Transactions, fold
 from tidelog.model import Epoch, NodeId, Offset, TopicPartition
@@ -67,10 +64,17 @@ from tidelog.partition.leader import Leader
 from tidelog.simulation.losses import Kept, Losses, agreement, by_force
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.quorum import PARTITION_LEADER, quorum_of
+from tidelog.simulation.replicas_seen import (
+    Committed,
+    Key,
+    ProcessLife,
+    ReplicaCopy,
+    ReplicaView,
+    agree,
+    copy_of,
+    may_hold_less,
+)
 from tidelog.simulation.world import World
-
-Key: TypeAlias = tuple[UUID, int]
-"""A partition, by its topic's id and its number."""
 
 ONE_LEADER: Final = PARTITION_LEADER
 ONE_WRITER: Final = "one writer in a partition's epoch"
@@ -95,116 +99,6 @@ PRODUCERS: Final = "producers are a fold of the log"
 _CHECK_EVERY_EVENTS: Final = 16
 
 
-@dataclass(slots=True)
-class _Copy:
-    """One replica's log, as it is or as its last process left it."""
-
-    start: Offset
-    written_end: Offset
-    synced_end: Offset
-    epochs: Sequence[tuple[Epoch, Offset]]
-    damaged_at: Offset | None = None
-    """What it has from there on cannot be read."""
-    is_changing: bool = False
-    """It was being cut: what it had synced may be gone."""
-
-    def firm_end(self, durability: str) -> Offset:
-        return self.synced_end if durability == "fsync" else self.written_end
-
-    def has_intact(self, end: Offset) -> bool:
-        is_damaged = self.damaged_at is not None and self.damaged_at < end
-        return self.synced_end >= end and not is_damaged
-
-
-@dataclass(slots=True)
-class _Committed:
-    """The highest watermark that a partition ever had."""
-
-    epoch: Epoch
-    end: Offset
-    start: Offset
-    epochs: Sequence[tuple[Epoch, Offset]]
-    durability: str
-
-
-class _CutLock(asyncio.Lock):
-    """Remembers which log was there when somebody began to cut it."""
-
-    def __init__(self, partition: Partition) -> None:
-        super().__init__()
-        self._partition = partition
-        self._log: Log | None = None
-
-    async def acquire(self) -> Literal[True]:
-        self._log = self._partition.log
-        return await super().acquire()
-
-    @property
-    def is_half_done(self) -> bool:
-        """Whether a cut began, and the log that comes of it is not there."""
-        return self._log is self._partition.log
-
-    @property
-    def was_damaged(self) -> bool:
-        """Whether the log that was changed last was damaged."""
-        return self._log is not None and self._log.damaged_at is not None
-
-
-class _View:
-    """One partition in one process, and what was last seen of it."""
-
-    __slots__ = (
-        "agreed_in",
-        "cuts",
-        "damaged_at",
-        "epoch",
-        "key",
-        "leader",
-        "log",
-        "machine",
-        "partition",
-        "start",
-        "watermark",
-        "writes_in",
-    )
-
-    def __init__(self, machine: Machine, key: Key, partition: Partition) -> None:
-        self.machine = machine
-        self.key = key
-        self.partition = partition
-        self.leader: Leader | None = None
-        self.log = partition.log
-        self.start = partition.log.start
-        self.damaged_at = partition.log.damaged_at
-        self.watermark = partition.high_watermark
-        self.epoch: Epoch = -1
-        self.agreed_in: Epoch = -1
-        """The last epoch in which it agreed with its leader's log, or was that."""
-        self.writes_in: Epoch = -1
-        self.cuts = _CutLock(partition)
-        if not partition.mending.is_changing:
-            partition.mending.changing = self.cuts
-
-    @property
-    def me(self) -> tuple[int, int]:
-        return self.machine.number, self.machine.lives
-
-    def __str__(self) -> str:
-        return f"{self.machine.name} {self.partition.name}"
-
-
-class _Life:
-    """One process: what it says of the metadata, and its partitions."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.number = machine.lives
-        self.seen_at = (-1, -1)
-        """After which event of the process, and how many deletions, it was last looked at."""
-        self.views: dict[Partition, _View] = {}
-        self.states: dict[Key, tuple[Epoch, int]] = {}
-        self.broker_epoch = -1
-
-
 class ReplicaWatch:
     """Looks at every node of a world, and remembers what was ever seen."""
 
@@ -212,8 +106,8 @@ class ReplicaWatch:
         """`losses` are kept if an election by force may lose records."""
         self._world = world
         self._losses = losses
-        self._lives: dict[int, _Life] = {}
-        self._left: dict[tuple[int, Key], _Copy] = {}
+        self._lives: dict[int, ProcessLife] = {}
+        self._left: dict[tuple[int, Key], ReplicaCopy] = {}
         self._topics: dict[str, UUID] = {}
         self._alive: frozenset[UUID] = frozenset()
         """The ids of the topics that are there, by the newest metadata that a node has applied."""
@@ -221,7 +115,7 @@ class ReplicaWatch:
         self._newest: dict[Key, PartitionImage] = {}
         self._leaders: dict[tuple[Key, Epoch], tuple[int, int]] = {}
         self._writers: dict[tuple[Key, Epoch], tuple[int, int]] = {}
-        self._committed: dict[Key, _Committed] = {}
+        self._committed: dict[Key, Committed] = {}
         self._starts: dict[Key, tuple[Epoch, Offset]] = {}
         """Where the newest leader has shown that its log begins, and its epoch."""
         self._applied: Offset = -1
@@ -296,7 +190,7 @@ class ReplicaWatch:
                     self._look(view)
         return None
 
-    def _look(self, view: _View) -> None:
+    def _look(self, view: ReplicaView) -> None:
         partition = view.partition
         log, watermark = partition.log, partition.high_watermark
         if not log.start <= watermark <= log.end:
@@ -321,10 +215,10 @@ class ReplicaWatch:
         if leader is not None or (partition.follower is not None and partition.follower.is_aligned):
             view.agreed_in = view.epoch
 
-    def _kept(self, view: _View) -> Kept | None:
+    def _kept(self, view: ReplicaView) -> Kept | None:
         return None if self._losses is None else self._losses.of(str(view.partition.name))
 
-    def _least(self, view: _View, offset: Offset, *, is_start: bool = False) -> Offset:
+    def _least(self, view: ReplicaView, offset: Offset, *, is_start: bool = False) -> Offset:
         """How much of what a replica had below `offset` no election by force has taken from it.
 
         Where the log began is forgotten with what is lost.
@@ -336,7 +230,7 @@ class ReplicaWatch:
         least = kept.floor(view.agreed_in, now_in, offset)
         return 0 if is_start and least < offset else min(least, offset)
 
-    def _look_at_shown_start(self, view: _View, start: Offset) -> None:
+    def _look_at_shown_start(self, view: ReplicaView, start: Offset) -> None:
         """Clients are shown by a leader that the log begins there. One that is deposed may lag."""
         assert view.partition.leader is not None
         epoch, newest = view.partition.leader.epoch, self._newest.get(view.key)
@@ -357,7 +251,7 @@ class ReplicaWatch:
         broker = getattr(machine.node, "broker", None)
         if quorum_of(machine) is None or not hasattr(broker, "replicas"):
             return False
-        life = self._lives[machine.number] = _Life(machine)
+        life = self._lives[machine.number] = ProcessLife(machine)
         metadata = machine.node.broker.metadata
 
         def heard(records: Sequence[MetadataRecord]) -> None:
@@ -384,7 +278,7 @@ class ReplicaWatch:
                     continue  # it is removed, here or at the next start
                 if not machine.node.broker.replicas.holds(view.partition):
                     continue  # it was closed, and its files are gone
-                copy = _copy(view.partition.log)
+                copy = copy_of(view.partition.log)
                 copy.start = view.partition.log_start.noted
                 copy.is_changing = view.cuts.is_half_done
                 if not machine.has_power:
@@ -396,8 +290,8 @@ class ReplicaWatch:
         for at in [at for at in self._left if at[0] == machine.number]:
             del self._left[at]
 
-    def _open(self, machine: Machine, partition: Partition) -> _View:
-        view = _View(machine, (partition.topic_id, partition.name.partition), partition)
+    def _open(self, machine: Machine, partition: Partition) -> ReplicaView:
+        view = ReplicaView(machine, (partition.topic_id, partition.name.partition), partition)
         left = self._left.pop((machine.number, view.key), None)
         if left is not None and not left.is_changing and not machine.is_damaged:
             if partition.log.start < left.start:
@@ -413,7 +307,7 @@ class ReplicaWatch:
 
     # The metadata.
 
-    def _hear(self, machine: Machine, life: _Life, records: Sequence[MetadataRecord]) -> None:
+    def _hear(self, machine: Machine, life: ProcessLife, records: Sequence[MetadataRecord]) -> None:
         image = machine.node.broker.image
         if not records:  # a snapshot, or the beginning
             for place in image.places.values():
@@ -455,7 +349,7 @@ class ReplicaWatch:
         """Whether others must believe that it holds what it may have lost with its memory."""
         return durability != "fsync" and node in self._lost_memory
 
-    def _learn(self, machine: Machine, life: _Life, key: Key, state: PartitionImage) -> None:
+    def _learn(self, machine: Machine, life: ProcessLife, key: Key, state: PartitionImage) -> None:
         before = life.states.get(key, (-1, -1))
         now = (state.epoch, state.partition_epoch)
         if now[0] < before[0] or now[1] < before[1]:
@@ -484,7 +378,7 @@ class ReplicaWatch:
             self._judge_member(node, key, state)
         self._judge_copies(key, state)
 
-    def _meet_log(self, view: _View) -> None:
+    def _meet_log(self, view: ReplicaView) -> None:
         """See whether the partition goes on with another log."""
         partition = view.partition
         if view.log is partition.log:
@@ -494,7 +388,7 @@ class ReplicaWatch:
         view.log = partition.log
         self._judge_log(view)
 
-    def _judge_log(self, view: _View) -> None:
+    def _judge_log(self, view: ReplicaView) -> None:
         """A log is another one than before: opened, or opened again after it was cut."""
         state = self._newest.get(view.key)
         if state is not None and view.machine.number in state.in_sync:
@@ -509,7 +403,7 @@ class ReplicaWatch:
             return
         if self._is_pending(key):
             return
-        seen: dict[NodeId, _Copy | None] = {}
+        seen: dict[NodeId, ReplicaCopy | None] = {}
         for node in sorted(state.in_sync | state.eligible):
             copy = seen[node] = self._copy_of(node, key)
             if copy is not None and (copy.is_changing or copy.has_intact(committed.end)):
@@ -518,7 +412,7 @@ class ReplicaWatch:
                 return  # a fault that was asked for took it
         self._find(INTACT, f"{key}: up to {committed.end}; there is {seen}")
 
-    def _counted(self, key: Key) -> _Committed | None:
+    def _counted(self, key: Key) -> Committed | None:
         """What is committed of a partition that is there: what was deleted may be anywhere gone."""
         return self._committed.get(key) if key[0] in self._alive else None
 
@@ -563,7 +457,7 @@ class ReplicaWatch:
 
     # The moments that count.
 
-    def _log_moved(self, view: _View) -> None:
+    def _log_moved(self, view: ReplicaView) -> None:
         partition = view.partition
         leader = partition.leader
         if leader is not view.leader:
@@ -576,7 +470,7 @@ class ReplicaWatch:
             if other != view.me:
                 self._find(ONE_WRITER, f"{view} {leader.epoch}: (node, life) {other}, {view.me}")
 
-    def _begins(self, view: _View, leader: Leader) -> None:
+    def _begins(self, view: ReplicaView, leader: Leader) -> None:
         """A process leads in an epoch from now on."""
         other = self._leaders.setdefault((view.key, leader.epoch), view.me)
         if other != view.me:
@@ -591,7 +485,7 @@ class ReplicaWatch:
                     f"{view} leads in {leader.epoch} and ends at {log.end}; {committed.end} was "
                     f"committed in {committed.epoch}",
                 )
-            elif view.partition.name.topic not in self.compacted and not _agree(
+            elif view.partition.name.topic not in self.compacted and not agree(
                 log.epochs, log.start, committed.epochs, committed.start, committed.end
             ):
                 self._find(
@@ -603,7 +497,7 @@ class ReplicaWatch:
                 self._find(SHOWN, f"{view}: {leader.high_watermark} after {committed.end}")
         self._watermark_moved(view)
 
-    def _look_for_loss(self, view: _View, leader: Leader) -> None:
+    def _look_for_loss(self, view: ReplicaView, leader: Leader) -> None:
         """If it leads by force, what it has is all that is committed from now on."""
         kept = self._kept(view)
         if kept is None:
@@ -623,7 +517,7 @@ class ReplicaWatch:
                 view.machine.name,
                 f"{partition.name}: leads by force in {leader.epoch} with {has} of {committed.end}",
             )
-            self._committed[view.key] = _Committed(
+            self._committed[view.key] = Committed(
                 leader.epoch, has, log.start, tuple(log.epochs), committed.durability
             )
         assert self._losses is not None
@@ -632,7 +526,7 @@ class ReplicaWatch:
         self._starts.pop(view.key, None)
         self._world.deleted_before.pop(partition.name, None)
 
-    def _watermark_moved(self, view: _View) -> None:
+    def _watermark_moved(self, view: ReplicaView) -> None:
         self._meet_log(view)
         leader, watermark = view.partition.leader, view.partition.high_watermark
         if watermark == view.watermark:
@@ -644,7 +538,7 @@ class ReplicaWatch:
             self._judge(view, leader)
         view.watermark = watermark
 
-    def _judge(self, view: _View, leader: Leader) -> None:
+    def _judge(self, view: ReplicaView, leader: Leader) -> None:
         """A leader has raised its watermark: was it allowed to?"""
         log, key, end = view.partition.log, view.key, leader.high_watermark
         if key[0] not in self._alive:
@@ -660,14 +554,14 @@ class ReplicaWatch:
         committed = self._committed.get(key)
         if committed is None or end > committed.end:
             durability = view.partition.config.durability
-            self._committed[key] = _Committed(leader.epoch, end, log.start, tuple(log.epochs), durability)
+            self._committed[key] = Committed(leader.epoch, end, log.start, tuple(log.epochs), durability)
         self._tell_committed(view, end)
 
-    def _tell_committed(self, view: _View, end: Offset) -> None:
+    def _tell_committed(self, view: ReplicaView, end: Offset) -> None:
         for tell in self.on_committed:
             tell(view.machine, view.partition, end)
 
-    def _keep(self, view: _View, leader: Leader) -> None:
+    def _keep(self, view: ReplicaView, leader: Leader) -> None:
         """Remember all that was committed just now."""
         assert self._losses is not None
         partition, end = view.partition, leader.high_watermark
@@ -675,7 +569,7 @@ class ReplicaWatch:
         batches = view.machine.batches(log, max(log.start, view.watermark), end)
         self._losses.committed(str(partition.name), leader.epoch, batches, end, log.epochs)
 
-    def _judge_sets(self, view: _View, end: Offset, sets: Sequence[PartitionImage]) -> None:
+    def _judge_sets(self, view: ReplicaView, end: Offset, sets: Sequence[PartitionImage]) -> None:
         """Everything below `end` counts as committed, and each of `sets` may be the in-sync set."""
         config, log = view.partition.config, view.partition.log
         replicas, in_sync = sets[0].replicas, sets[0].in_sync
@@ -705,7 +599,7 @@ class ReplicaWatch:
             copy = copies.get(node)
             if view.partition.name.topic in self.compacted:
                 continue
-            if copy and not _agree(log.epochs, log.start, copy.epochs, copy.start, end):
+            if copy and not agree(log.epochs, log.start, copy.epochs, copy.start, end):
                 self._find(AGREE, f"{view}: {list(log.epochs)}, and {node} has {copy} to {end}")
 
     def _replicas_since(self, key: Key, state: PartitionImage) -> Iterable[tuple[NodeId, ...]]:
@@ -714,9 +608,9 @@ class ReplicaWatch:
             if number >= state.partition_epoch:
                 yield later.replicas
 
-    def _copy_of(self, node: NodeId, key: Key) -> _Copy | None:
+    def _copy_of(self, node: NodeId, key: Key) -> ReplicaCopy | None:
         partition = self._partition_of(node, key)
-        return self._left.get((node, key)) if partition is None else _copy(partition.log)
+        return self._left.get((node, key)) if partition is None else copy_of(partition.log)
 
     def _partition_of(self, node: NodeId, key: Key) -> Partition | None:
         broker = getattr(self._world.machines[node].node, "broker", None)
@@ -746,39 +640,3 @@ class ReplicaWatch:
                         f"{machine.name} {found.name}: {dict(log.producers.items())} is not "
                         f"{dict(folded.items())}",
                     )
-
-
-def may_hold_less(before: Log, after: Log) -> bool:
-    """Whether a replica that goes on with another log may lack what it knew to be committed."""
-    return after is not before and (after.is_anew or before.damaged_at is not None)
-
-
-def _copy(log: Log) -> _Copy:
-    return _Copy(log.start, log.written_end, log.synced_end, tuple(log.epochs), damaged_at=log.damaged_at)
-
-
-def _agree(
-    mine: Iterable[tuple[Epoch, Offset]],
-    my_start: Offset,
-    others: Iterable[tuple[Epoch, Offset]],
-    other_start: Offset,
-    end: Offset,
-) -> bool:
-    """Whether two histories name the same epochs for what both logs hold below `end`."""
-    start = max(my_start, other_start)
-    if start >= end:
-        return True  # all of it is deleted
-    return _between(mine, start, end) == _between(others, start, end)
-
-
-def _between(
-    epochs: Iterable[tuple[Epoch, Offset]], start: Offset, end: Offset
-) -> list[tuple[Epoch, Offset]]:
-    found: list[tuple[Epoch, Offset]] = []
-    for epoch, first in epochs:
-        if first >= end:
-            break
-        if (found and found[-1][1] >= first) or first <= start:
-            found.clear()
-        found.append((epoch, max(first, start)))
-    return found

@@ -36,7 +36,8 @@ from tidelog.records import CONTROL, TRANSACTIONAL, BatchHeader, decode_batch
 from tidelog.simulation.loop import Process
 from tidelog.simulation.machine import Machine
 from tidelog.simulation.nodes import OWN
-from tidelog.simulation.replica_watch import ReplicaWatch, may_hold_less
+from tidelog.simulation.replica_watch import ReplicaWatch
+from tidelog.simulation.replicas_seen import may_hold_less
 from tidelog.simulation.transactional import Value
 from tidelog.simulation.world import World
 from tidelog.txn.records import (
