@@ -10,6 +10,7 @@ from tests.suites.__main__ import SUITES
 from tests.suites.document import api_table
 from tests.support import commands
 from tidelog.config import reference
+from tidelog.faces import permissions_page
 from tidelog.operators import reference as verbs
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,14 @@ def test_every_verb_is_documented_as_it_is():
     written = (ROOT / "docs" / "verbs.md").read_text()
 
     assert written == verbs.reference(), "run `python -m tidelog.operators > docs/verbs.md`"
+
+
+def test_every_permission_is_documented_as_it_is():
+    written = (ROOT / "docs" / "permissions.md").read_text()
+
+    assert written == permissions_page.page(), (
+        "run `python -m tidelog.faces.permissions_page > docs/permissions.md`"
+    )
 
 
 def test_the_table_of_apis_is_the_code_s_own():

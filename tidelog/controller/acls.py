@@ -62,4 +62,5 @@ def add_acls(image: "ClusterImage", bindings: Iterable[Binding]) -> list[AclAdde
 
 def remove_acls(image: "ClusterImage", filters: Sequence[BindingFilter]) -> list[AclRemoved]:
     """The records that remove all that any of the filters takes."""
-    return [AclRemoved(**_fields(one)) for one in image.acls if any(wanted.takes(one) for wanted in filters)]
+    taken = (one for wanted in filters for one in image.acls.candidates(wanted) if wanted.takes(one))
+    return [AclRemoved(**_fields(one)) for one in dict.fromkeys(taken)]

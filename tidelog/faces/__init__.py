@@ -9,5 +9,6 @@ survive is a record of some partition. `node.py` puts a whole node together.
     intake.py      how much of the node's memory their requests take
     node.py        a whole node: the broker and its faces
     notify.py      what a node tells systemd
+    permissions_page.py  what every request needs, as a page
     exposition.py  numbers in Prometheus's text format
 """

@@ -102,7 +102,7 @@ async def describe_acls(broker: Broker, request: Any, context: Request) -> dict[
     context.require(Kind.CLUSTER)
     wanted = _filter(request)
     found: dict[tuple[Kind, str, Pattern], list[dict[str, Any]]] = {}
-    for count, one in enumerate(list(broker.image.acls), 1):
+    for count, one in enumerate(broker.image.acls.candidates(wanted), 1):
         if wanted.takes(one):
             found.setdefault((one.kind, one.name, one.pattern), []).append(_entry(one))
         if count % _AT_ONCE == 0:

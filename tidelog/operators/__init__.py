@@ -13,6 +13,7 @@
     groups.py        consumer groups; offsets.py finds the ends of logs for them
     group_coordinators.py  what their coordinators do for them
     transactions.py  transactional ids, and transactions that are aborted
+    acls.py          permissions and denials, and what decides a question
     users.py         users, and what is stored of their passwords
     table.py         all rows
     reference.py     the page of all verbs

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.operators import (
+    acls,
     brokers,
     configs,
     elections,
@@ -34,6 +35,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         transactions,
         offsets,
         users,
+        acls,
     )
     for verb in family.VERBS
 }

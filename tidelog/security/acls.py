@@ -187,6 +187,13 @@ class Acls:
                     del lengths[len(binding.name)]
         self.stamp = object()
 
+    def candidates(self, wanted: "BindingFilter") -> list[Binding]:
+        """All that the filter may take: those of its principal, if it names one."""
+        if wanted.principal is None:
+            return list(self._bindings)
+        kinds = Kind if wanted.kind is None else (wanted.kind,)
+        return [one for kind in kinds for one in self._theirs.get((kind, wanted.principal), ())]
+
     def _covering(self, kind: Kind, name: str) -> list[dict[_Entry, None]]:
         """What is said of all patterns that cover the name."""
         entries = self._entries

@@ -259,15 +259,15 @@ class RecordService:
         once: ProducerId = NO_PRODUCER,
         copies: int | None = None,
         seconds_max: float,
+        creates: bool = True,
     ) -> list[Placed]:
-        """Write records; where each of them stands, in order.
+        """Write records; where each of them stands, in order. `creates`: the topic, if need be.
 
-        `once` stands for a request's key (`once_of`): repeated, it writes nothing, and has the
-        same answer.
+        `once` stands for a request's key (`once_of`): repeated, it writes nothing, and has the same answer.
         `copies`: how many replicas beside the leader must hold them. A partition that fails alone
         raises its error; of several, PartlyWritten has what is known.
         """
-        found = await self.topic(topic, create=True)
+        found = await self.topic(topic, create=creates)
         config = self._broker.topic_config(found)
         size = 64 * len(records)
         if size <= ASIDE_BYTES:

@@ -143,6 +143,11 @@ def _new_topic(draw: _Draw) -> Any:
     return {"name": draw.own(), "partitions": draw.random.randint(1, 2), "replication": replication}
 
 
+def _about(draw: _Draw) -> dict[str, str]:
+    """What somebody may do; the authorizer is off, so nobody minds."""
+    return {"operation": draw.random.choice(("Read", "Write")), "kind": "Topic", "name": draw.own()}
+
+
 def _topic_change(draw: _Draw) -> Any:
     return {"config": {"retention.ms": draw.random.choice((60_000, 3_600_000, None))}}
 
@@ -156,12 +161,15 @@ _BODIES: Final[dict[str, Callable[[_Draw], Any]]] = {
     "moves_begin_moves": _moves,
     "operations_promote_partition": lambda draw: {"node": draw.node()},
     "topics_make_topic": _new_topic,
+    "acls_add_acls": lambda draw: {"acls": [{"principal": f"User:{OWN}", **_about(draw)}]},
     "users_set_user": lambda draw: {"password": f"{draw.random.random()}"},
     "topics_change_topic": _topic_change,
 }
 """What an order of an operation says, by the operation's name, where nothing is not enough."""
 _QUERIES: Final[dict[str, Callable[[_Draw], Mapping[str, str]]]] = {
     "groups_delete_offsets": lambda draw: {"topic": draw.own()},
+    "acls_remove_acls": lambda draw: {"principal": f"User:{OWN}", "name": draw.own()},
+    "acls_explain_acl": lambda draw: {"principal": f"User:{OWN}", **_about(draw)},
     "configs_change_topic_configs": lambda draw: {"dry_run": draw.random.choice(("true", "false"))},
 }
 assert {*_BODIES, *_QUERIES} <= set(map(name_of, VERBS)), "only for what there is"

@@ -32,6 +32,10 @@ SAID: dict[str, Any] = {
     "password": "p",
     "places": [],
     "offsets": [],
+    "principal": "User:a",
+    "operation": "Read",
+    "kind": "Topic",
+    "acls": [{"principal": "User:a", "operation": "Read", "kind": "Topic", "name": "t"}],
 }
 """What is enough for every verb to be asked for."""
 
@@ -57,6 +61,7 @@ def test_parameters_and_answers_cross_the_link_between_nodes(verb):
     msgspec.msgpack.Decoder(verb.answers)  # a type that cannot be read is refused here
 
 
+QUERIES = {"groups.delete_offsets": "?topic=1", "acls.explain": "?principal=User:a&operation=Read&kind=Topic"}
 JUDGED = [
     one for one in (*verbs.OPERATIONS, *topics.OPERATIONS) if not VERBS[str(one.verb)].permission.is_of_each
 ]
@@ -66,7 +71,7 @@ JUDGED = [
 def test_every_verb_over_http_is_judged_before_it_is_done(operation):
     async def story(node):
         path = re.sub(r"{\w+(:\w+)?}", "1", operation.path)
-        query = "?topic=1" if operation.verb == "groups.delete_offsets" else ""
+        query = QUERIES.get(str(operation.verb), "")
         body = msgspec.json.encode({name: SAID[name] for name in _needed(operation.body)})
         headers = {"content-type": "application/json"}
         app = make_app(Face(node))  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ import typer
 import tidelog
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.faces.cli import (
+    acls,
     analyze,
     archive,
     audit,
@@ -114,6 +115,7 @@ app.command("promote")(promote.promote)
 app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(users.app, name="users")
+app.add_typer(acls.app, name="acls")
 app.add_typer(log.app, name="log")
 app.add_typer(backup.app, name="backup")
 app.add_typer(certs.app, name="certs")

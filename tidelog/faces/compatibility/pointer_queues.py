@@ -12,9 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.faces.http.api import Call, Operation, tagged
+from tidelog.faces.http.permissions import DESCRIBE_CLUSTER, FREE, Need, on_pointers
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.queues import PARAMS, SECONDS, request_of
 from tidelog.faces.http.writes import IDEMPOTENCY_REPEAT, seconds_of
+from tidelog.security.permissions import Operation as Right
 from tidelog.services.queue_work import (
     POINTER_QUEUES,
     POINTERS,
@@ -25,6 +27,12 @@ from tidelog.services.queue_work import (
     ReadNextWork,
 )
 
+CREATES: Final = on_pointers(Right.CREATE, "`pointers:`", or_cluster=True)
+APPENDS: Final = on_pointers(Right.WRITE)
+READS: Final = on_pointers(Right.READ)
+DELETES: Final = on_pointers(Right.DELETE)
+SHOWS_QUEUES: Final = on_pointers(Right.DESCRIBE, "of each that is shown")
+SHOWS_MESSAGES: Final = on_pointers(Right.READ, "of each that is shown")
 CLIENT_MAX: Final = 256
 LISTED_MAX: Final = 1000
 BYTES_MAX: Final = 8 * 1024 * 1024
@@ -90,6 +98,7 @@ class AllPointers(msgspec.Struct, kw_only=True):
 
 
 async def create_queue(call: Call) -> QueueMade:
+    CREATES.of(call.access, "")
     queues, request = call.node.services.queues, request_of(call)
     place = await queues.place_for_new(request)
     done = await queues.have_done(place, CreateWork(request=request), seconds=seconds_of(call))
@@ -99,6 +108,7 @@ async def create_queue(call: Call) -> QueueMade:
 
 async def append(call: Call) -> Appended:
     wanted: AppendWanted = call.body
+    APPENDS.of(call.access, str(wanted.queue_id))
     queues = call.node.services.queues
     work = AppendWork(
         queue_id=wanted.queue_id, value=bytes(wanted.value), request=request_of(call, wanted.queue_id)
@@ -111,6 +121,7 @@ async def append(call: Call) -> Appended:
 
 async def read(call: Call) -> ReadMessage:
     wanted: ReadWanted = call.body
+    READS.of(call.access, str(wanted.queue_id))
     if not 0 < len(wanted.client_id) <= CLIENT_MAX:
         raise Problem(400, f"client_id has 1 to {CLIENT_MAX} characters")
     queues = call.node.services.queues
@@ -129,6 +140,7 @@ async def read(call: Call) -> ReadMessage:
 
 async def delete_queue(call: Call) -> QueueGone:
     wanted: DeleteWanted = call.body
+    DELETES.of(call.access, str(wanted.queue_id))
     queues = call.node.services.queues
     work = DeleteWork(queue_id=wanted.queue_id, request=request_of(call, wanted.queue_id))
     place = await queues.place_of_id(_id(wanted.queue_id))
@@ -150,7 +162,7 @@ def _after(call: Call, *kinds: type) -> tuple[Any, ...] | None:
 
 
 async def get_all_queues(call: Call) -> QueueIds:
-    found = sorted(await _ids(call))
+    found = sorted(await _ids(call, SHOWS_QUEUES))
     (after,) = _after(call, int) or (-1,)
     ids, more = _page([one for one in found if one > after], call)
     return QueueIds(queue_ids=ids, next=[ids[-1]] if more else None)
@@ -160,7 +172,8 @@ async def get_all_pointers(call: Call) -> AllPointers:
     after = _after(call, int, str) or (-1, "")
     wanted = LookWork(what=POINTERS, after=after[0], client=after[1], limit=_limit(call) + 1)
     looks = await _look(call, wanted)
-    found = sorted(tuple(one) for look in looks for one in look[POINTERS])
+    rows = [tuple(one) for look in looks for one in look[POINTERS]]
+    found = sorted(one for one in rows if SHOWS_QUEUES.is_met(call.access, str(one[0])))
     rows, more = _page([one for one in found if one[:2] > after], call)
     pointers = [{"queue_id": q, "client_id": c, "message_id": m} for q, c, m in rows]
     return AllPointers(pointers=pointers, next=list(rows[-1][:2]) if more else None)
@@ -170,7 +183,7 @@ async def get_all_messages(call: Call) -> AllMessages:
     """Queue by queue, up to a bound in number and in bytes."""
     queues = call.node.services.queues
     first, beyond = _after(call, int, int) or (-1, -1)
-    ids = sorted(one for one in await _ids(call) if one >= first)
+    ids = sorted(one for one in await _ids(call, SHOWS_MESSAGES) if one >= first)
     messages: list[dict[str, Any]] = []
     size = 0
     for queue_id in ids:
@@ -211,9 +224,10 @@ async def broker_info(call: Call) -> dict[str, Any]:
     }
 
 
-async def _ids(call: Call) -> list[int]:
+async def _ids(call: Call, need: Need) -> list[int]:
     looks = await _look(call, LookWork(what=POINTER_QUEUES))
-    return [one for look in looks for one in look[POINTER_QUEUES]]
+    ids = (one for look in looks for one in look[POINTER_QUEUES])
+    return [one for one in ids if need.is_met(call.access, str(one))]
 
 
 async def _look(call: Call, wanted: LookWork) -> list[dict[str, Any]]:
@@ -258,15 +272,23 @@ async def replaced(call: Call) -> None:
     raise Problem(410, f"{call.operation.path} is not needed: {_REPLACED[call.operation.path]}")
 
 
-def _listing(path: str, handler: Any, answer: Any, summary: str) -> Operation:
-    return Operation("POST", path, handler, summary, body=Listing, answer=answer)
+def _listing(path: str, handler: Any, answer: Any, summary: str, needs: tuple[Need, ...]) -> Operation:
+    return Operation("POST", path, handler, summary, body=Listing, answer=answer, needs=needs)
 
 
 _MISSING: Final = {404: "There is no such queue."}
 
 OPERATIONS: Final = tagged(
     "queues with pointers",
-    Operation("POST", "/create_queue", create_queue, "Create a pointer queue.", body=Nothing, params=PARAMS),
+    Operation(
+        "POST",
+        "/create_queue",
+        create_queue,
+        "Create a pointer queue.",
+        body=Nothing,
+        params=PARAMS,
+        needs=(CREATES,),
+    ),
     Operation(
         "POST",
         "/append",
@@ -275,6 +297,7 @@ OPERATIONS: Final = tagged(
         body=AppendWanted,
         params=PARAMS,
         errors=_MISSING,
+        needs=(APPENDS,),
     ),
     Operation(
         "POST",
@@ -284,6 +307,7 @@ OPERATIONS: Final = tagged(
         body=ReadWanted,
         params=(*PARAMS, IDEMPOTENCY_REPEAT),
         errors=_MISSING,
+        needs=(READS,),
     ),
     Operation(
         "POST",
@@ -293,13 +317,31 @@ OPERATIONS: Final = tagged(
         body=DeleteWanted,
         params=PARAMS,
         errors=_MISSING,
+        needs=(DELETES,),
     ),
     Operation(
-        "POST", "/broker_info", broker_info, "Report the id of this node and what it leads.", body=Nothing
+        "POST",
+        "/broker_info",
+        broker_info,
+        "Report the id of this node and what it leads.",
+        body=Nothing,
+        needs=DESCRIBE_CLUSTER,
     ),
-    _listing("/get_all_queues", get_all_queues, QueueIds, "List the pointer queues."),
-    _listing("/get_all_messages", get_all_messages, AllMessages, "List the messages of all pointer queues."),
-    _listing("/get_all_pointers", get_all_pointers, AllPointers, "List the pointers of all clients."),
+    _listing("/get_all_queues", get_all_queues, QueueIds, "List the pointer queues.", (SHOWS_QUEUES,)),
+    _listing(
+        "/get_all_messages",
+        get_all_messages,
+        AllMessages,
+        "List the messages of all pointer queues.",
+        (SHOWS_MESSAGES,),
+    ),
+    _listing(
+        "/get_all_pointers",
+        get_all_pointers,
+        AllPointers,
+        "List the pointers of all clients.",
+        (SHOWS_QUEUES,),
+    ),
     *(
         Operation(
             "POST",
@@ -309,6 +351,7 @@ OPERATIONS: Final = tagged(
             is_hidden=True,
             needs_cluster=False,
             errors={410: "Removed: answers 410."},
+            needs=FREE,
         )
         for path in _REPLACED
     ),

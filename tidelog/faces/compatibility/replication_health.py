@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from tidelog.broker.broker import Broker
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.faces.http.api import Call, Operation, Param, tagged
+from tidelog.faces.http.permissions import DESCRIBE_CLUSTER
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.standing import PartitionStanding, Standing, Status, Survey, rfc3339, survey
 from tidelog.model import TopicPartition
@@ -221,5 +222,6 @@ OPERATIONS: Final = tagged(
             Param(name="partition", kind=int, least=0, doc="Only this partition of it."),
         ),
         errors={404: "There is no such partition, or this node holds none of it."},
+        needs=DESCRIBE_CLUSTER,
     ),
 )

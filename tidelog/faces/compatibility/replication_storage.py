@@ -16,6 +16,7 @@ import msgspec
 from tidelog.errors import BrokerError
 from tidelog.faces.http.api import Call, Operation, Param, tagged
 from tidelog.faces.http.paging import AFTER_PLACE, LIMIT, page_places
+from tidelog.faces.http.permissions import ACT_FOR_CLUSTER, DESCRIBE_CLUSTER, FREE
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.standing import followers_of
 from tidelog.model import TopicPartition
@@ -208,6 +209,7 @@ OPERATIONS: Final = tagged(
             404: "There is no such partition.",
             416: "The log does not hold `startOffset`.",
         },
+        needs=ACT_FOR_CLUSTER,
     ),
     Operation(
         "GET",
@@ -220,9 +222,12 @@ OPERATIONS: Final = tagged(
             LIMIT,
             AFTER_PLACE,
         ),
+        needs=DESCRIBE_CLUSTER,
     ),
     *(
-        Operation("POST", path, gone, "Removed: replicas pull.", is_hidden=True, needs_cluster=False)
+        Operation(
+            "POST", path, gone, "Removed: replicas pull.", is_hidden=True, needs_cluster=False, needs=FREE
+        )
         for path in ("/api/v1/storage/replicate", "/replicate")
     ),
 )

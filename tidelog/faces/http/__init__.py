@@ -7,6 +7,7 @@ The server
     edge/           connections, requests, answers, routes and sockets; it knows nothing of nodes
     app.py          the node's application: routes, request ids, limits, errors
     api.py          operations as a table; sockets.py: WebSockets in it
+    permissions.py  what an operation needs, as a part of its row
     openapi.py      the description of that table, OpenAPI 3.1; docs.py: a page that shows it
     cors.py         what pages of other origins may do
     pacing.py       the loop shared between requests and others

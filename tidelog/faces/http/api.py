@@ -21,6 +21,7 @@ from tidelog.faces.http.problems import Problem
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.faces.http.permissions import Need
     from tidelog.faces.node import Node
     from tidelog.security.authorizer import Access
 
@@ -99,6 +100,8 @@ class Operation:
     status: int = 200
     errors: Mapping[int, str] = field(default_factory=dict)
     """Statuses beyond those that any operation may have, and when they are given."""
+    needs: tuple["Need", ...] | None = None
+    """What its sender must be allowed; nothing, where a verb is judged by its row."""
     needs_cluster: bool = True
     """Whether it is refused with 503 until the node has found its quorum."""
     name: str = ""
@@ -159,6 +162,17 @@ class Call:
         """What the client may do, as whoever it has proved to be."""
         request = self.request
         return self.node.broker.authorizer.access(request.principal, request.host)
+
+    def judge(self) -> None:
+        """Let the client do this, or raise the error that it gets; again, where it goes on for long."""
+        if self.node.broker.authorizer.is_on:
+            access = self.access
+            for need in self.operation.needs or ():
+                need.require(access, self.path)
+
+    def may(self, need: "Need", name: str) -> bool:
+        """Whether the client may do what `need` says to the resource of that name."""
+        return not self.node.broker.authorizer.is_on or need.is_met(self.access, name)
 
     @property
     def request_id(self) -> str:
@@ -224,11 +238,14 @@ def endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     """What serves this operation."""
     handler, status, kind, takes = operation.handler, operation.status, operation.body, operation.takes
+    needs = operation.needs
     decoder = None if kind is None else msgspec.json.Decoder(kind)
 
     async def serve(request: Request) -> Response:
         require_cluster(node, operation)
         call = Call(node, operation, request, takes, kept)
+        if needs:
+            call.judge()
         if decoder is not None:
             sent = content_type(request)
             if sent == JSON:

@@ -18,6 +18,7 @@ from tidelog.broker.broker import Broker
 from tidelog.controller.image import PartitionImage, TopicImage
 from tidelog.faces.http.api import JSON, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Response
+from tidelog.faces.http.permissions import DESCRIBE_CLUSTER
 from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.operators.brokers import brokers_of
 
@@ -48,6 +49,7 @@ OPERATIONS: Final = tagged(
         get_cluster,
         "Describe brokers, quorum and every partition, as this node knows them.",
         params=(TOPICS,),
+        needs=DESCRIBE_CLUSTER,
     ),
 )
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from tidelog.faces.http.api import Call, Operation, tagged
 from tidelog.faces.http.edge.messages import Response
+from tidelog.faces.http.permissions import FREE
 
 HTML: Final = "text/html"
 
@@ -56,5 +57,6 @@ OPERATIONS: Final = tagged(
         needs_cluster=False,
         media_type=HTML,
         is_hidden=True,
+        needs=FREE,
     ),
 )

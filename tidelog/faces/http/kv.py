@@ -22,10 +22,13 @@ from tidelog.copies.views.kv import Change, Entry
 from tidelog.errors import BrokerError, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.faces.http.api import Call, Operation, Param, json_answer, tagged
 from tidelog.faces.http.paging import AFTER, LIMIT, page
+from tidelog.faces.http.permissions import DESCRIBES_EACH, on_bucket
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.values import show_key, show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, Wanted, wanted_of
 from tidelog.model import INTERNAL_TOPICS, Offset, TopicPartition
+from tidelog.security.authorizer import require_create
+from tidelog.security.permissions import Operation as Right
 from tidelog.services.kv import Kv
 from tidelog.services.kv_work import KvScanned, KvWritten
 from tidelog.wire.partitioner import partition_for
@@ -140,6 +143,7 @@ async def list_buckets(call: Call) -> Buckets:
         topic.name
         for topic in broker.image.topics.values()
         if topic.name not in INTERNAL_TOPICS and broker.topic_config(topic).compacts
+        if call.may(DESCRIBES_EACH, topic.name)
     ]
     found, following = page(names, limit=call["limit"], after=call["after"])
     topics = broker.image.topics
@@ -159,7 +163,7 @@ async def make_bucket(call: Call) -> Any:
 async def _make(call: Call, name: str, wanted: BucketWanted) -> bool:
     """Whether there was none. Who is told that there was one has it from the newest metadata: what
     this node knows of it may be deleted by now."""
-    broker = call.broker
+    require_create(call.access, name)
     new = NewTopic(
         name=name,
         partitions=1 if wanted.partitions is None else wanted.partitions,
@@ -167,7 +171,7 @@ async def _make(call: Call, name: str, wanted: BucketWanted) -> bool:
         config={**BUCKET_CONFIG, **wanted.config},
     )
     try:
-        await create_topic(broker, new)
+        await create_topic(call.broker, new)
     except TopicAlreadyExists:
         return False  # another was quicker
     return True
@@ -481,6 +485,7 @@ OPERATIONS: Final = tagged(
         "Get a key.",
         params=(CONSISTENCY, TOKEN),
         errors={404: "There is no such bucket or key."},
+        needs=on_bucket(Right.READ),
     ),
     Operation(
         "PUT",
@@ -490,8 +495,17 @@ OPERATIONS: Final = tagged(
         body=PutWanted,
         params=WRITE_PARAMS,
         errors=_STALE,
+        needs=on_bucket(Right.WRITE),
     ),
-    Operation("DELETE", _KEY, delete_key, "Delete a key.", params=(IF_VERSION, *WRITE_PARAMS), errors=_STALE),
+    Operation(
+        "DELETE",
+        _KEY,
+        delete_key,
+        "Delete a key.",
+        params=(IF_VERSION, *WRITE_PARAMS),
+        errors=_STALE,
+        needs=on_bucket(Right.WRITE),
+    ),
     Operation(
         "POST",
         "/v1/kv/{bucket}:batch",
@@ -500,9 +514,15 @@ OPERATIONS: Final = tagged(
         body=BatchWanted,
         params=WRITE_PARAMS,
         errors={404: "There is no such bucket."},
+        needs=on_bucket(Right.WRITE),
     ),
     Operation(
-        "GET", "/v1/kv", list_buckets, "List the buckets: every compacted topic.", params=(LIMIT, AFTER)
+        "GET",
+        "/v1/kv",
+        list_buckets,
+        "List the buckets: every compacted topic.",
+        params=(LIMIT, AFTER),
+        needs=(DESCRIBES_EACH,),
     ),
     Operation(
         "PUT",
@@ -513,6 +533,7 @@ OPERATIONS: Final = tagged(
         answer=Bucket,
         status=201,
         errors={200: "It was there."},
+        needs=on_bucket(Right.CREATE),
     ),
     Operation(
         "DELETE",
@@ -520,6 +541,7 @@ OPERATIONS: Final = tagged(
         drop_bucket,
         "Delete a bucket and all its keys.",
         errors={404: "There is no such bucket."},
+        needs=on_bucket(Right.DELETE),
     ),
     Operation(
         "GET",
@@ -534,5 +556,6 @@ OPERATIONS: Final = tagged(
             CONSISTENCY,
         ),
         errors={404: "There is no such bucket."},
+        needs=on_bucket(Right.READ),
     ),
 )

@@ -18,6 +18,7 @@ import msgspec
 from tidelog import __version__
 from tidelog.faces.http.api import JSON, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Response
+from tidelog.faces.http.permissions import FREE
 from tidelog.faces.http.problems import MEDIA_TYPE
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 
@@ -197,9 +198,21 @@ def _answer(operation: Operation, schemas: Schemas, status: int, words: str) -> 
 OPERATIONS: Final = tagged(
     "description",
     Operation(
-        "GET", "/openapi.json", get_description, "This description, in OpenAPI 3.1.", needs_cluster=False
+        "GET",
+        "/openapi.json",
+        get_description,
+        "This description, in OpenAPI 3.1.",
+        needs_cluster=False,
+        needs=FREE,
     ),
     Operation(
-        "GET", "/", go_to_the_page, "Redirect to /docs.", needs_cluster=False, status=307, is_hidden=True
+        "GET",
+        "/",
+        go_to_the_page,
+        "Redirect to /docs.",
+        needs_cluster=False,
+        status=307,
+        is_hidden=True,
+        needs=FREE,
     ),
 )

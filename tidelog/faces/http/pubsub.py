@@ -9,6 +9,7 @@ import msgspec
 
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Request, Send
+from tidelog.faces.http.permissions import DESCRIBE_CLUSTER, PUBLISHES, SUBSCRIBES, require_listening
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -63,15 +64,18 @@ def _patterns(call: Call) -> list[str]:
     for one in patterns:
         if (problem := name_problem(one, is_pattern=True)) is not None:
             raise Problem(400, f"{one!r} is no topic and no pattern: {problem}")
+        require_listening(call.access, one)
     return list(dict.fromkeys(patterns))
 
 
 @contextmanager
 def _listening(call: Call, patterns: list[str], feed: Feed) -> Iterator[None]:
     """Inside, what is told goes into the feed: from before the client hears that it listens."""
-    pubsub = call.node.services.pubsub
+    pubsub, access = call.node.services.pubsub, call.access
 
     def hear(topic: str, data: bytes) -> bool:
+        if not SUBSCRIBES.is_met(access, topic):
+            return True  # it is not for this client, and others may be
         return feed.offer(Event(b'{"topic":%s,"data":%s}' % (msgspec.json.encode(topic), data), CURSOR))
 
     for one in patterns:
@@ -115,13 +119,16 @@ PARAMS: Final = (
 
 OPERATIONS: Final = tagged(
     "pub/sub",
-    Operation("GET", "/v1/pubsub/stats", stats, "Count the subscribers at all nodes."),
+    Operation(
+        "GET", "/v1/pubsub/stats", stats, "Count the subscribers at all nodes.", needs=DESCRIBE_CLUSTER
+    ),
     Operation(
         "POST",
         "/v1/pubsub/{topic}",
         publish,
         "Publish a message to all present subscribers; nothing is kept.",
         body=Told,
+        needs=(PUBLISHES,),
     ),
     Operation(
         "GET",
@@ -131,6 +138,7 @@ OPERATIONS: Final = tagged(
         params=PARAMS,
         answer=Said,
         media_type=EVENTS,
+        needs=(SUBSCRIBES,),
     ),
     Operation(
         WEB_SOCKET,
@@ -139,5 +147,6 @@ OPERATIONS: Final = tagged(
         "Subscribe to topics or patterns, over a WebSocket.",
         params=PARAMS,
         answer=Said,
+        needs=(SUBSCRIBES,),
     ),
 )

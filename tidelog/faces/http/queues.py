@@ -12,6 +12,7 @@ import msgspec
 from tidelog.faces.http.api import Call, Operation, json_answer, tagged
 from tidelog.faces.http.edge.messages import Response
 from tidelog.faces.http.paging import AFTER, LIMIT, page
+from tidelog.faces.http.permissions import DESCRIBES_EACH_QUEUE, on_queue
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.records import while_there
 from tidelog.faces.http.writes import IDEMPOTENCY_KEY, SYNC_TIMEOUT_MS, key_of, seconds_of
@@ -19,6 +20,7 @@ from tidelog.model import topic_name_problem
 from tidelog.queues.events import Kind, request_hash
 from tidelog.queues.message import DEAD, MAIN
 from tidelog.queues.records import About, Settings
+from tidelog.security.permissions import Operation as Right
 from tidelog.services.queue_work import (
     NAMES,
     WORK_QUEUES,
@@ -148,7 +150,7 @@ async def list_queues(call: Call) -> QueueNames:
     wanted = LookWork(what=NAMES, client=call["after"] or "", limit=call["limit"] + 1)
     for place in await queues.places():
         found = await queues.have_done(place, wanted, seconds=SECONDS)
-        names += found.document[WORK_QUEUES]
+        names += [name for name in found.document[WORK_QUEUES] if call.may(DESCRIBES_EACH_QUEUE, name)]
     listed, following = page(names, limit=call["limit"], after=call["after"])
     return QueueNames(queues=listed, next=following)
 
@@ -385,6 +387,7 @@ OPERATIONS: Final = tagged(
         body=ReceiveWanted,
         params=PARAMS,
         errors=_MISSING | _USED,
+        needs=on_queue(Right.READ),
     ),
     Operation(
         "POST",
@@ -395,6 +398,7 @@ OPERATIONS: Final = tagged(
         params=PARAMS,
         status=201,
         errors=_MISSING | _USED | {429: "The queue is full."},
+        needs=on_queue(Right.WRITE),
     ),
     Operation(
         "POST",
@@ -404,6 +408,7 @@ OPERATIONS: Final = tagged(
         body=SettleWanted,
         params=PARAMS,
         errors=_RECEIPTS | _USED,
+        needs=on_queue(Right.READ),
     ),
     Operation(
         "POST",
@@ -413,6 +418,7 @@ OPERATIONS: Final = tagged(
         body=SettleWanted,
         params=PARAMS,
         errors=_RECEIPTS | _USED,
+        needs=on_queue(Right.READ),
     ),
     Operation(
         "POST",
@@ -422,6 +428,7 @@ OPERATIONS: Final = tagged(
         body=SettleWanted,
         params=PARAMS,
         errors=_RECEIPTS | _USED,
+        needs=on_queue(Right.READ),
     ),
     Operation(
         "POST",
@@ -431,6 +438,7 @@ OPERATIONS: Final = tagged(
         body=dict,
         params=PARAMS,
         errors=_MISSING | _USED,
+        needs=on_queue(Right.DELETE),
     ),
     Operation(
         "POST",
@@ -440,8 +448,16 @@ OPERATIONS: Final = tagged(
         body=dict,
         params=PARAMS,
         errors=_MISSING | _USED,
+        needs=on_queue(Right.READ, Right.WRITE),
     ),
-    Operation("GET", "/v1/queues", list_queues, "List the work queues.", params=(LIMIT, AFTER)),
+    Operation(
+        "GET",
+        "/v1/queues",
+        list_queues,
+        "List the work queues.",
+        params=(LIMIT, AFTER),
+        needs=(DESCRIBES_EACH_QUEUE,),
+    ),
     Operation(
         "PUT",
         _QUEUE,
@@ -452,6 +468,7 @@ OPERATIONS: Final = tagged(
         status=201,
         params=PARAMS,
         errors={200: "It was there."} | _USED,
+        needs=on_queue(Right.CREATE, Right.ALTER),
     ),
     Operation(
         "GET",
@@ -459,6 +476,15 @@ OPERATIONS: Final = tagged(
         get_queue,
         "Describe a queue: depth, age, messages in flight, settings.",
         errors=_MISSING,
+        needs=on_queue(Right.DESCRIBE),
     ),
-    Operation("DELETE", _QUEUE, drop_queue, "Delete a queue.", params=PARAMS, errors=_MISSING | _USED),
+    Operation(
+        "DELETE",
+        _QUEUE,
+        drop_queue,
+        "Delete a queue.",
+        params=PARAMS,
+        errors=_MISSING | _USED,
+        needs=on_queue(Right.DELETE),
+    ),
 )

@@ -19,6 +19,7 @@ import msgspec
 from tidelog.faces.http.api import JSON, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Request, Response
 from tidelog.faces.http.pacing import in_turn
+from tidelog.faces.http.permissions import on_topic
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.schemas import PAGE_BYTES_MAX, Form, PartShower, PartWriters, SchemaDesk, SchemaUsed
 from tidelog.faces.http.sockets import refuse_foreign_page
@@ -27,11 +28,13 @@ from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.records import Record
 from tidelog.schemas.problems import DoesNotFit
 from tidelog.schemas.table import FORMATS
+from tidelog.security.permissions import Operation as Right
 from tidelog.services.packing import NewRecord, Outcome, PartlyWritten, Placed
 from tidelog.services.records import EARLIEST, MIB, Batches, ReadOutside
 
 T = TypeVar("T")
 
+_CREATES: Final = on_topic(Right.CREATE)[0]
 RECORDS_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 30_000
 RAW: Final = ("text/plain", "application/octet-stream")
@@ -132,7 +135,12 @@ async def write_records(call: Call) -> RecordsPlaced:
     how = wanted_of(call, "records")
     try:
         placed = await service.produce(
-            call.path["topic"], records, once=how.once, copies=how.copies, seconds_max=how.seconds
+            call.path["topic"],
+            records,
+            once=how.once,
+            copies=how.copies,
+            seconds_max=how.seconds,
+            creates=call.may(_CREATES, call.path["topic"]),
         )
     except PartlyWritten as error:
         raise _partly(error) from error
@@ -253,6 +261,7 @@ async def _read(call: Call) -> Response:
         )
     except ReadOutside as error:
         raise outside(error) from error
+    call.judge()  # it may have waited for long
     show = partial(_shown_page, found, limit, bytes_max, call["encoding"])
     if is_decoded:
         desk = call.keep(SchemaDesk)
@@ -377,6 +386,7 @@ OPERATIONS: Final = tagged(
             422: "The Idempotency-Key was used for another request; or a key or a value does "
             "not fit its schema.",
         },
+        needs=on_topic(Right.WRITE),
     ),
     Operation(
         "GET",
@@ -417,5 +427,6 @@ OPERATIONS: Final = tagged(
             404: "There is no such partition.",
             416: "The log does not hold the offset; `log_start` and `high_watermark` are told.",
         },
+        needs=on_topic(Right.READ),
     ),
 )

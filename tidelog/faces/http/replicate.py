@@ -31,6 +31,7 @@ from tidelog.errors import BrokerError, InvalidRequest, UnknownTopicOrPartition
 from tidelog.faces.http.api import LINES, Call, Operation, tagged
 from tidelog.faces.http.edge.messages import StreamingResponse
 from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
+from tidelog.faces.http.permissions import COPIES, DESCRIBE_CLUSTER, require_copying, require_some
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.replicate_live import Live
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -78,6 +79,7 @@ class Session:
         broker, config = self._call.broker, self._config
         partitions, current, oldest, topic, topic_id = 1, 0, 0, "", ""
         check_source(hello.source)
+        self._judge()
         if hello.source.pubsub is None:
             self._place = await self._copies.place_of(hello.source)
             found = self._bounds = await self._copies.bounds(self._place)
@@ -96,6 +98,10 @@ class Session:
             heartbeat_interval_ms=config.replication_stream_heartbeat_interval_ms,
             replica_timeout_ms=config.replication_stream_replica_timeout_secs * 1000,
         )
+
+    def _judge(self) -> None:
+        """Let the replica have this; again for each message, since a stream goes on for long."""
+        require_copying(self._call.access, self.hello.source)
 
     async def begin(self, sync: Sync) -> SyncStart:
         """Decide what the replica gets first."""
@@ -149,6 +155,7 @@ class Session:
         assert copy is not None, "it was greeted"
         self._copies.expects(copy)
         async for message in self._all_messages():
+            self._judge()
             yield message
             if self._copies.is_silent(copy):
                 raise Ended(protocol.CONNECTION_FAILED, "nothing was acknowledged for too long")
@@ -364,6 +371,8 @@ class AckWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 async def replicate_lines(call: Call) -> StreamingResponse:
     wanted: ReplicateWanted = call.body
+    check_source(wanted.source)
+    require_copying(call.access, wanted.source)
     hello = Hello(replica_id=wanted.replica_id, source=wanted.source, snapshots=wanted.snapshots)
     session = Session(call, hello)
     return StreamingResponse(
@@ -401,10 +410,12 @@ async def acknowledge(call: Call) -> dict[str, Any]:
     wanted: AckWanted = call.body
     copies: Copies = call.node.services.copies
     source = None if wanted.source is None else _written(wanted.source)
+    require_some(call.access, COPIES)
     copy = copies.find(wanted.replica_id, source)
     if copy is None:
         what = "" if source is None else f" {source}"
         raise Problem(404, f"no replica {wanted.replica_id!r} copies{what} from this node")
+    require_copying(call.access, msgspec.json.decode(copy.source, type=Source))
     copies.acknowledged(copy, wanted.offset)
     return {"replica_id": wanted.replica_id, "offset": copy.acknowledged}
 
@@ -455,6 +466,7 @@ OPERATIONS: Final = tagged(
         "/v1/replicate",
         replicate_socket,
         "Copy a bucket, a queue, a room or a topic: hello, sync, entries, acks.",
+        needs=(COPIES,),
     ),
     Operation(
         "POST",
@@ -463,6 +475,7 @@ OPERATIONS: Final = tagged(
         "Copy a bucket, a queue, a room or a topic, as one long answer of JSON lines.",
         body=ReplicateWanted,
         media_type=LINES,
+        needs=(COPIES,),
     ),
     Operation(
         "POST",
@@ -474,11 +487,13 @@ OPERATIONS: Final = tagged(
             400: "The replica copies several sources, and none is named.",
             404: "No such replica copies from this node.",
         },
+        needs=(COPIES,),
     ),
     Operation(
         "GET",
         "/v1/replicate/replicas",
         list_copies,
         "List the copies that read from this node, and their positions.",
+        needs=DESCRIBE_CLUSTER,
     ),
 )

@@ -13,6 +13,7 @@ import msgspec
 from tidelog.copies.stream import protocol
 from tidelog.copies.stream.protocol import Batch, Heartbeat, PubSubPublish
 from tidelog.faces.http.api import Call
+from tidelog.faces.http.permissions import SUBSCRIBES
 
 WAITING_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
@@ -26,12 +27,15 @@ class Live:
         self._clock = call.broker.host.clock
         self._seconds = call.broker.config.replication_stream_heartbeat_interval_ms / 1000
         self._pattern = pattern
+        self._access = call.access
         self._waiting: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
         self._bytes = 0
         self._is_late = False
         self._pubsub.subscribe(pattern, self._hear)
 
     def _hear(self, topic: str, data: bytes) -> bool:
+        if not SUBSCRIBES.is_met(self._access, topic):
+            return True  # it is not for this replica, and others may be
         self._is_late |= self._waiting.qsize() >= WAITING_MAX or self._bytes >= BYTES_MAX
         if not self._is_late:
             self._waiting.put_nowait((topic, data))

@@ -17,6 +17,7 @@ from tidelog.faces.exposition import METRICS_TYPE, Page
 from tidelog.faces.http.api import Call, Operation, tagged
 from tidelog.faces.http.cluster import TOPICS, wanted_topics
 from tidelog.faces.http.edge.messages import Response
+from tidelog.faces.http.permissions import DESCRIBE_CLUSTER
 from tidelog.faces.http.scrub import scrub_document, scrub_families
 from tidelog.model import NO_OFFSET, NodeId
 from tidelog.partition.catchup import CatchUp, Key, State
@@ -104,8 +105,16 @@ OPERATIONS: Final = tagged(
         "Report the followers of this node's leaders, its own replicas that follow, catch-ups "
         "and the scrubber.",
         params=(TOPICS,),
+        needs=DESCRIBE_CLUSTER,
     ),
-    Operation("GET", "/metrics", get_metrics, "Metrics for Prometheus.", media_type="text/plain"),
+    Operation(
+        "GET",
+        "/metrics",
+        get_metrics,
+        "Metrics for Prometheus.",
+        media_type="text/plain",
+        needs=DESCRIBE_CLUSTER,
+    ),
 )
 
 

@@ -17,6 +17,7 @@ from tidelog.controller.decisions import NewTopic
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param, json_answer, tagged
 from tidelog.faces.http.paging import AFTER, LIMIT, page
+from tidelog.faces.http.permissions import DESCRIBES_EACH_ROOM, on_room
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, Source, push_to_socket
 from tidelog.faces.http.records import outside
@@ -27,6 +28,8 @@ from tidelog.faces.http.values import show_stored
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.model import Offset, topic_name_problem
 from tidelog.records import Record
+from tidelog.security.authorizer import require_create
+from tidelog.security.permissions import Operation as Right
 from tidelog.services.packing import NewRecord
 from tidelog.services.records import EARLIEST, LATEST, MIB, Batches, ReadOutside
 
@@ -96,6 +99,7 @@ def _missing(call: Call) -> Problem:
 async def list_rooms(call: Call) -> Rooms:
     topics = call.broker.image.topics
     names = [name.removeprefix(PREFIX) for name in topics if name.startswith(PREFIX)]
+    names = [name for name in names if call.may(DESCRIBES_EACH_ROOM, name)]
     found, following = page(names, limit=call["limit"], after=call["after"])
     return Rooms(rooms=found, next=following)
 
@@ -112,6 +116,7 @@ async def make_room(call: Call) -> Any:
 
 
 async def _make(call: Call, config: dict[str, str]) -> bool:
+    require_create(call.access, topic_of(call))
     with suppress(TopicAlreadyExists):
         await create_topic(call.broker, NewTopic(name=topic_of(call), partitions=1, config=config))
         return True
@@ -168,6 +173,7 @@ async def history(call: Call) -> Events:
             raise Problem(400, f"from is {start!r}; it must be earliest, latest or an event's id")
         offset = int(start)
     found = await _read(call, offset=offset, wait_seconds=call["wait_ms"] / 1000, records_max=call["limit"])
+    call.judge()  # it may have waited for long
     records, following = await call.node.services.records.aside(
         len(found.data), partial(found.unpack, call["limit"], MIB)
     )
@@ -207,7 +213,7 @@ async def _open(call: Call) -> tuple[Feed, Source]:
         start = write_cursor(Cursor(None, {0: int(start)}))
     topic = topic_of(call)
     try:
-        stream = await begin_stream(call.node.services.records, topic, start, _show)
+        stream = await begin_stream(call.node.services.records, topic, start, _show, judge=call.judge)
     except UnknownTopicOrPartition:
         raise _missing(call) from None
     return Feed(stream.cursor), _counted(call, topic, stream)
@@ -258,6 +264,7 @@ OPERATIONS: Final = tagged(
         status=201,
         params=WRITE_PARAMS,
         errors=_MISSING,
+        needs=on_room(Right.WRITE),
     ),
     Operation(
         "GET",
@@ -274,6 +281,7 @@ OPERATIONS: Final = tagged(
             Param(name="wait_ms", kind=int, default=0, least=0, most=30_000, doc="How long to wait for one."),
         ),
         errors=_MISSING,
+        needs=on_room(Right.READ),
     ),
     Operation(
         "GET",
@@ -284,6 +292,7 @@ OPERATIONS: Final = tagged(
         answer=EventShown,
         errors=_MISSING,
         media_type=EVENTS,
+        needs=on_room(Right.READ),
     ),
     Operation(
         WEB_SOCKET,
@@ -293,8 +302,11 @@ OPERATIONS: Final = tagged(
         params=_SUBSCRIBE,
         answer=EventShown,
         errors=_MISSING,
+        needs=on_room(Right.READ),
     ),
-    Operation("GET", "/v1/rooms", list_rooms, "List the rooms.", params=(LIMIT, AFTER)),
+    Operation(
+        "GET", "/v1/rooms", list_rooms, "List the rooms.", params=(LIMIT, AFTER), needs=(DESCRIBES_EACH_ROOM,)
+    ),
     Operation(
         "PUT",
         _ROOM,
@@ -304,9 +316,22 @@ OPERATIONS: Final = tagged(
         answer=RoomShown,
         status=201,
         errors={200: "It was there."},
+        needs=on_room(Right.CREATE),
     ),
     Operation(
-        "GET", _ROOM, get_room, "Describe a room: the length of its history, its listeners.", errors=_MISSING
+        "GET",
+        _ROOM,
+        get_room,
+        "Describe a room: the length of its history, its listeners.",
+        errors=_MISSING,
+        needs=on_room(Right.DESCRIBE),
     ),
-    Operation("DELETE", _ROOM, drop_room, "Delete a room and its history.", errors=_MISSING),
+    Operation(
+        "DELETE",
+        _ROOM,
+        drop_room,
+        "Delete a room and its history.",
+        errors=_MISSING,
+        needs=on_room(Right.DELETE),
+    ),
 )

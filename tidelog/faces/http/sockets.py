@@ -48,6 +48,7 @@ def socket_endpoint(
         if node.is_stopping:
             raise Problem(503, "the node is stopping; go to another")
         call = Call(node, operation, cast(Request, socket), takes, kept)
+        call.judge()
         try:
             await operation.handler(call)
         except WebSocketDisconnect:

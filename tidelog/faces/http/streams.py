@@ -20,6 +20,7 @@ import msgspec
 from tidelog.errors import BrokerError, UnknownTopicOrPartition
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param, tagged
 from tidelog.faces.http.pacing import in_turn
+from tidelog.faces.http.permissions import on_topic
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import Event, EventStream, Feed, push_to_socket
 from tidelog.faces.http.records import DECODED, KEYS_DECODED, RecordShown, outside, show_record
@@ -28,6 +29,7 @@ from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_of
 from tidelog.model import Offset
 from tidelog.schemas.table import FORMATS
+from tidelog.security.permissions import Operation as Right
 from tidelog.services.records import LATEST, MIB, Batches, Purges, ReadOutside, RecordService
 
 PARTITIONS_MAX: Final = 256
@@ -81,10 +83,13 @@ class RecordStream:
         show: "Show",
         since: dict[int, Purges] | None = None,
         aside: Aside | None = None,
+        judge: Callable[[], None] = lambda: None,
     ) -> None:
         """`since`, for a client that must hear of every deletion of what it was told: how often
         deletions had been purged from each partition of which it was told of nothing before.
-        `aside` is where records become events; by default where the service unpacks them."""
+        `aside` is where records become events; by default where the service unpacks them.
+        `judge` is asked before anything is told: what was allowed may be denied by then."""
+        self._judge = judge
         self._aside: Aside = aside or service.aside
         self._since = since
         self._service = service
@@ -154,6 +159,7 @@ class RecordStream:
                 continue
             if found.topic != self._topic_id:
                 raise _another(self._topic)
+            self._judge()
             if self._since is not None:
                 check_purged(self._topic, number, offset, found)
             return found
@@ -240,6 +246,7 @@ async def open_stream(call: Call) -> RecordStream:
         partial(show_records, call["encoding"], formats, desk),
         call["partitions"],
         aside=decoding_aside(desk) if formats else None,
+        judge=call.judge,
     )
 
 
@@ -260,6 +267,7 @@ async def begin_stream(
     *,
     hears_deletions: bool = False,
     aside: Aside | None = None,
+    judge: Callable[[], None] = lambda: None,
 ) -> RecordStream:
     """The stream of a topic from `start` on: earliest, latest, or a cursor.
 
@@ -287,7 +295,7 @@ async def begin_stream(
         if cursor.topic is not None:
             raise _another(name)
         return await begin_stream(
-            service, name, start, show, partitions, hears_deletions=hears_deletions, aside=aside
+            service, name, start, show, partitions, hears_deletions=hears_deletions, aside=aside, judge=judge
         )
     positions: dict[int, Offset] = {}
     since: dict[int, Purges] = {}
@@ -305,7 +313,7 @@ async def begin_stream(
         elif hears_deletions:
             check_purged(name, number, position, now)
     heard = since if hears_deletions else None
-    return RecordStream(service, name, topic.id.hex, positions, show, heard, aside)
+    return RecordStream(service, name, topic.id.hex, positions, show, heard, aside, judge)
 
 
 def _all_numbers(count: int, topic: str) -> list[int]:
@@ -370,6 +378,7 @@ OPERATIONS: Final = tagged(
         answer=RecordStreamed,
         errors=ERRORS,
         media_type=EVENTS,
+        needs=on_topic(Right.READ),
     ),
     Operation(
         WEB_SOCKET,
@@ -379,5 +388,6 @@ OPERATIONS: Final = tagged(
         params=PARAMS,
         answer=RecordStreamed,
         errors=ERRORS,
+        needs=on_topic(Right.READ),
     ),
 )

@@ -13,6 +13,7 @@ import msgspec
 
 from tidelog.copies.views.kv import entry_of
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param, tagged
+from tidelog.faces.http.permissions import on_bucket
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, push_to_socket
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
@@ -20,6 +21,7 @@ from tidelog.faces.http.sockets import socket_of
 from tidelog.faces.http.streams import RECORDS_MAX, RecordStream, begin_stream
 from tidelog.faces.http.values import show_key, show_stored
 from tidelog.model import Offset
+from tidelog.security.permissions import Operation as Right
 from tidelog.services.records import Batches
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -71,7 +73,12 @@ async def _open(call: Call) -> RecordStream:
         raise Problem(400, f"from is {start!r}; a watch begins at now, start, or a cursor")
     show = partial(_show, (call["prefix"] or "").encode())
     return await begin_stream(
-        call.node.services.records, bucket, _STARTS.get(start, start), show, hears_deletions=True
+        call.node.services.records,
+        bucket,
+        _STARTS.get(start, start),
+        show,
+        hears_deletions=True,
+        judge=call.judge,
     )
 
 
@@ -114,6 +121,7 @@ OPERATIONS: Final = tagged(
         answer=KeyChanged,
         media_type=EVENTS,
         errors=_ERRORS,
+        needs=on_bucket(Right.READ),
     ),
     Operation(
         WEB_SOCKET,
@@ -123,5 +131,6 @@ OPERATIONS: Final = tagged(
         params=PARAMS,
         answer=KeyChanged,
         errors=_ERRORS,
+        needs=on_bucket(Right.READ),
     ),
 )

@@ -185,6 +185,7 @@ def test_a_node_that_waits_for_its_quorum_can_be_stopped():
             node_id=1,
             config=node.broker.config,
             waits_for_voters=lambda: None,
+            authorizer=node.broker.authorizer,
         )
         face.broker = face.desk.broker = starting
 
