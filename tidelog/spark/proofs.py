@@ -196,7 +196,9 @@ def _find(location: str) -> "tuple[fs.FileSystem, str]":
 
     scheme, colon, rest = location.partition(":")
     if not colon or "/" in scheme:
-        return fs.LocalFileSystem(), os.path.abspath(location)
+        # The processes of a Spark Connect server are in a directory of their session's files.
+        places = (os.path.abspath(os.path.join(start, location)) for start in ("", os.environ.get("PWD", "")))
+        return fs.LocalFileSystem(), next(filter(os.path.exists, places), os.path.abspath(location))
     if scheme == "file":
         return fs.LocalFileSystem(), "/" + rest.lstrip("/").rstrip("/")
     files, path = fs.FileSystem.from_uri(f"{SCHEMES.get(scheme, scheme)}:{rest}")

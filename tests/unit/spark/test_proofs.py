@@ -72,6 +72,15 @@ def test_a_relative_checkpoint_is_found_from_where_the_driver_is(checkpoint: Pat
     assert source_ends(checkpoint.name, 5) == ENDS
 
 
+def test_a_relative_checkpoint_is_found_where_the_server_of_a_session_was_started(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PWD", str(checkpoint.parent))
+    monkeypatch.chdir(tmp_path_factory.mktemp("session"))
+
+    assert source_ends(checkpoint.name, 5) == ENDS
+
+
 @pytest.mark.parametrize("location", [None, "", "/nowhere", "nofs://here/there", "wasb:x"])
 def test_a_checkpoint_that_cannot_be_read_tells_nothing(location: str | None):
     assert source_ends(location, 5) is None
