@@ -18,12 +18,12 @@ from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.leader_doubts import LeaderDoubts
 from tidelog.broker.permissions import authorizer_of
 from tidelog.broker.serving import Serving
-from tidelog.broker.topic_configs import TopicConfigs
+from tidelog.broker.topic_configs import TopicConfigs, node_config_after
 from tidelog.broker.writing import Fate
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
 from tidelog.cluster.hub import Handler
-from tidelog.cluster.member import ClusterMember, timing_of
+from tidelog.cluster.member import ClusterMember, timing_of, trust_of
 from tidelog.cluster.membership import Membership
 from tidelog.cluster.messages import (
     AddToTransactions,
@@ -37,7 +37,7 @@ from tidelog.cluster.messages import (
     WriteMarkers,
 )
 from tidelog.cluster.metadata import Metadata
-from tidelog.config import NodeConfig, TopicConfig, with_node_changes
+from tidelog.config import NodeConfig, TopicConfig
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.registration import Registration
 from tidelog.errors import BrokerError, NotLeader, StorageError, StorageErrorAfterAppend
@@ -168,6 +168,7 @@ class Broker:
             on_fatal=self._on_fatal,
             snapshot_records=config.metadata_snapshot_records,
             segment_bytes=config.metadata_log_segment_bytes,
+            trust=trust_of(config),
         )
         self.metadata = self.member.metadata
         self.metadata.on_applied(
@@ -360,11 +361,10 @@ class Broker:
                 await in_turns(self.replicas.of(name), work)
 
     def _apply_node_configs(self) -> None:
-        changes: dict[str, str] = {}
-        for node in (None, self.node_id):
-            changes |= self.image.node_configs.get(node, {})
+        configs = self.image.node_configs
+        changes = {**configs.get(None, {}), **configs.get(self.node_id, {})}
         if self._configured_by != (self.started_with, changes):
-            self.config = with_node_changes(self.started_with, changes)
+            self.config = node_config_after(self.started_with, changes)
             self._configured_by = (self.started_with, changes)
         self.cleaner.configure(
             key_bytes_max=self.config.log_cleaner_dedupe_buffer_size,

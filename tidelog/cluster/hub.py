@@ -14,6 +14,7 @@ import msgspec
 from tidelog.host import Bytes, Host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.breaker import BreakerState, BreakerStatus
+from tidelog.peers.handshake import Trust
 from tidelog.peers.link import Link
 from tidelog.peers.listener import Answer, PeerListener
 from tidelog.peers.stream import PeerUnreachable
@@ -35,12 +36,18 @@ class Hub:
         me: Callable[[], Welcome],
         where: Callable[[NodeId], Sequence[Endpoint]],
         handlers: dict[type[msgspec.Struct], Handler],
+        trust: Trust = Trust(),  # noqa: B008
+        for_guests: Sequence[type[msgspec.Struct]] = (),
     ) -> None:
-        """`where` is asked again for every connection: peers move, and may be in several places."""
+        """`where` is asked again for every connection: peers move, and may be in several places.
+
+        Of the messages in `handlers`, a node that belongs to no cluster may send those `for_guests`.
+        """
         self._host = host
         self._me = me
         self._where = where
         self._handlers = handlers
+        self._trust = trust
         self._links: dict[NodeId, Link] = {}
         self._down_calls: list[Callable[[NodeId], None]] = []
         self._gone_calls: list[Callable[[NodeId], None]] = []
@@ -53,6 +60,8 @@ class Hub:
             receive=self._receive,
             on_gone=self._on_gone,
             on_hello=self._on_hello,
+            trust=trust,
+            for_guests=for_guests,
             messages=msgspec.msgpack.Decoder(Union[tuple(handlers)]),  # noqa: UP007
         )
 
@@ -144,6 +153,7 @@ class Hub:
                 on_welcome=lambda welcome: self._on_reached(node),
                 on_down=self._on_down,
                 on_lost=self._on_broken,
+                trust=self._trust,
             )
         return link
 

@@ -25,17 +25,19 @@ from tidelog.config import NodeConfig
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import LeaderChanged, MetadataRecord, VotersChanged
 from tidelog.controller.snapshot import decode_snapshot, encode_snapshot, encode_topic
-from tidelog.errors import StorageError
+from tidelog.errors import ConfigError, StorageError
 from tidelog.host import Host
 from tidelog.log.directory import META, DataDirectory, Identity, encode_id
 from tidelog.log.rounds import Rounds
 from tidelog.log.tail import TailBudget
 from tidelog.model import Endpoint, Epoch, NodeId
+from tidelog.peers.handshake import Trust
 from tidelog.peers.wire import Hello, Welcome
 from tidelog.raft.machine import Raft
 from tidelog.raft.messages import SnapshotId, Synced
 from tidelog.raft.state import Timing
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
+from tidelog.security.secrets import Secret
 
 _log = logging.getLogger(__name__)
 
@@ -61,12 +63,14 @@ class ClusterMember:
         on_fatal: Callable[[BaseException], None],
         snapshot_records: int,
         segment_bytes: int,
+        trust: Trust,
     ) -> None:
         """`quorum` names who forms a new cluster; nobody, if this node is alone.
 
         So many records after the last snapshot the next one is made.
         """
         self._snapshot_records = snapshot_records
+        self._trust = trust
         self._host = host
         self._directory = directory
         self.identity = identity
@@ -160,7 +164,14 @@ class ClusterMember:
             image = await self._host.offload.run(partial(decode_snapshot, records))
             self._begin_from(self._snapshot, image)
         await self.log.open(self._snapshot.end if self._snapshot is not None else 0)
-        self.hub = Hub(self._host, me=self._introduce, where=self.where, handlers=self._handlers)
+        self.hub = Hub(
+            self._host,
+            me=self._introduce,
+            where=self.where,
+            handlers=self._handlers,
+            trust=self._trust,
+            for_guests=(WhoAreYou,),
+        )
         self.hub.on_hello(self._check_hello)
         for call in self._gone_calls:
             self.hub.on_gone(call)
@@ -337,6 +348,21 @@ class ClusterMember:
         """Leave, handing over what this node leads."""
         await self.quorum.stop()
         self.hub.close()
+
+
+def trust_of(config: NodeConfig) -> Trust:
+    """By what a node believes its peers; ConfigError if it was told of a secret and given none."""
+    if not config.cluster_secret:
+        if config.cluster_secret_file:
+            raise ConfigError("cluster.secret.file: it was not read")
+        if config.cluster_secret_optional:
+            raise ConfigError("cluster.secret.optional needs cluster.secret.file")
+        return Trust()
+    try:
+        secret = Secret.parse(config.cluster_secret)
+    except ValueError as error:
+        raise ConfigError(f"cluster.secret.file {config.cluster_secret_file}: {error}") from None
+    return Trust(secret, config.cluster_secret_optional)
 
 
 def timing_of(config: NodeConfig) -> Timing:

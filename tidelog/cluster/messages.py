@@ -53,11 +53,14 @@ class ProposalFate(IntEnum):
     """Something has changed; decide again once you have reached the answer's offset."""
     ELSEWHERE = 2
     """This node is not the active controller."""
+    REFUSED = 3
+    """No node may propose this; the answer says why."""
 
 
 class ProposalAnswer(Message, frozen=True, kw_only=True, tag=True):
     fate: ProposalFate
     offset: Offset
+    problem: str = ""
 
 
 # Membership.

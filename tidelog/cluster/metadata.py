@@ -8,6 +8,8 @@ Rule 2: a node that wants a change decides it on the image that it has, and says
 Rule 3: a refusal, or a decision that changes nothing, counts only if it was made on an image that
         holds everything that was committed before the change was asked for. A controller that is
         deposed may not know: so it counts only once there is proof of who led (`leadership`).
+Rule 4: what another node proposes is judged before it is committed (`controller.judging`). A committed
+        record that the image cannot take is passed over, here and on every node.
 """
 
 import asyncio
@@ -22,8 +24,16 @@ from tidelog.cluster.quorum import Quorum
 from tidelog.cluster.quorum_log import Entry
 from tidelog.controller.conflicts import RecentCommits
 from tidelog.controller.image import ClusterImage
+from tidelog.controller.judging import refusal, unfit
 from tidelog.controller.records import MetadataRecord
-from tidelog.errors import BrokerError, NotController, RequestTimedOut, StorageError, StorageErrorAfterAppend
+from tidelog.errors import (
+    BrokerError,
+    InvalidRequest,
+    NotController,
+    RequestTimedOut,
+    StorageError,
+    StorageErrorAfterAppend,
+)
 from tidelog.host import Host
 from tidelog.model import NodeId, Offset
 from tidelog.peers.listener import Answer
@@ -64,6 +74,8 @@ class Metadata:
         self._listeners: list[Callable[[Sequence[MetadataRecord]], None]] = []
         self._asking: tuple[NodeId, asyncio.Task[ProposalAnswer]] | None = None
         self._recent = RecentCommits()
+        self.passed_over = 0
+        """How many committed records the image could not take."""
         self.replies_lost = 0
         """How often a proposal was sent and nothing heard of it: it may take effect, or not."""
         self.led_since: Callable[[], Awaitable[bool]]
@@ -86,12 +98,27 @@ class Metadata:
         if entry.end <= self.applied:
             return
         assert entry.start == self.applied, f"{entry.start} follows {self.applied}"
+        taken = []
         for record in entry.records:
+            if (problem := unfit(self.image, record)) is not None:
+                self._pass_over(entry, record, problem)
+                continue
             self.image.apply(record)
+            taken.append(record)
         self.applied = entry.end
-        self._recent.add(entry.records, entry.end)
-        self._tell(entry.records)
+        self._recent.add(taken, entry.end)
+        self._tell(taken)
         self.image.deleted.clear()
+
+    def _pass_over(self, entry: Entry, record: MetadataRecord, problem: str) -> None:
+        self.passed_over += 1
+        _log.critical(
+            "the metadata that was committed at offset %d has a %s that no node can take (%s); every node "
+            "passes over it. Please report this",
+            entry.start,
+            type(record).__name__,
+            problem,
+        )
 
     def begin_from(self, image: ClusterImage, applied: Offset) -> None:
         """Go on from a snapshot, unless the image has all of it.
@@ -224,6 +251,8 @@ class Metadata:
                 raise refusal
             await self.reached(answer.offset)
             return decided
+        if answer.fate == ProposalFate.REFUSED:
+            raise InvalidRequest(f"the active controller refuses the change: {answer.problem}")
         if answer.fate == ProposalFate.STALE:
             if not records:  # else nobody proved to be the controller
                 asked.newest = min(asked.newest, answer.offset)
@@ -273,9 +302,9 @@ class Metadata:
 
     def on_proposal(self, source: NodeId, proposal: Proposal, place: Answer | None) -> None:
         assert place is not None
-        self._quorum.spawn(self._take(proposal, place))
+        self._quorum.spawn(self._take(source, proposal, place))
 
-    async def _take(self, proposal: Proposal, place: Answer) -> None:
+    async def _take(self, source: NodeId, proposal: Proposal, place: Answer) -> None:
         # Records prove it, too: they are committed, or not.
         if not self._quorum.leads or not (proposal.records or await self.led_since()):
             place.send(ProposalAnswer(fate=ProposalFate.ELSEWHERE, offset=self.applied))
@@ -284,6 +313,11 @@ class Metadata:
             is_ahead = proposal.based_on > self.applied
             if is_ahead or not self._recent.stands(proposal.records, proposal.based_on):
                 place.send(ProposalAnswer(fate=ProposalFate.STALE, offset=self.applied))
+                return
+            if (problem := refusal(self.image, proposal.records, source)) is not None:
+                _log.error("node %d proposed what it must not: %s", source, problem)
+                answer = ProposalAnswer(fate=ProposalFate.REFUSED, offset=self.applied, problem=problem)
+                place.send(answer)
                 return
             try:
                 await self._commit(proposal.records)

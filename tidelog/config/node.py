@@ -35,6 +35,16 @@ class NodeConfig(SecurityConfig):
         "ID@HOST:PORT,... of the 1, 3, 5 or 7 nodes that keep the cluster's metadata, by their "
         "`peer` addresses; the same on every node. Empty for a node that is alone.",
     )
+    cluster_secret_file: str = setting(
+        "",
+        "File with the secret that the nodes of a cluster share, the same on each: 32 characters or more. A "
+        "node that has it talks to no node without it. Only its owner and group may read the file. Empty: "
+        "whoever connects to `peer` is taken for a node.",
+    )
+    cluster_secret_optional: bool = setting(
+        False,
+        "Talk to nodes without the secret, too: while the secret comes to a running cluster, and no longer.",
+    )
     quorum_election_timeout_ms: int = setting(
         1000, "The least election timeout of a voter; the greatest is twice this.", least=50
     )
@@ -287,6 +297,8 @@ class NodeConfig(SecurityConfig):
         False, "Whether everybody may do everything to a resource that no ACL covers."
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    cluster_secret: bytes = field(default=b"", repr=False)
+    """What the file holds, as whoever makes the node has read it."""
     http_chosen: bool = False
     """Whether somebody set `http`: then it is served there, or the node does not start."""
 

@@ -10,6 +10,7 @@ a leader is elected, replicas move. Pure: no clock, no file, no socket; drivers 
     users.py           the same of users and their passwords
     acls.py            the same of permissions and denials
     conflicts.py       which proposals stand though something was committed meanwhile
+    judging.py         which records other nodes may propose, and which the image can take
     controller.py      the active controller: what it hears and decides by itself
     worklist.py        partitions that it has yet to look at, some at a time
     leases.py          heartbeats in; who is fenced or unfenced out

@@ -21,7 +21,7 @@ from tidelog.faces.identities import Identities
 from tidelog.faces.kafka import KafkaListener
 from tidelog.faces.notify import notifier
 from tidelog.faces.tls import Certificates
-from tidelog.host import Host, allow_many_files, keep_memory, system_host
+from tidelog.host import Host, allow_many_files, keep_files_private, keep_memory, system_host
 from tidelog.kafka.requests import Requests
 from tidelog.model import Endpoint
 from tidelog.operators.desk import Desk
@@ -223,6 +223,7 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
         _log.warning("ANYBODY who reaches %s may read, write and delete everything", " and ".join(doors))
     allow_many_files()
     keep_memory()
+    keep_files_private()
     _share_interpreter(False)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(config, announce))

@@ -27,7 +27,7 @@ from tidelog.host.doors import Bytes, Clock, Database, Databases, Disk, File, La
 from tidelog.host.files import aside_of, finish_relinks, read_file, relink, replace_file, sync_path
 from tidelog.host.host import Host, system_host
 from tidelog.host.network import LoopNetwork, give_up_on_silence
-from tidelog.host.process import allow_many_files, keep_memory
+from tidelog.host.process import allow_many_files, keep_files_private, keep_memory
 from tidelog.host.threads import ThreadOffload
 from tidelog.host.waits import in_turns, unbroken
 
@@ -56,6 +56,7 @@ __all__ = [
     "finish_relinks",
     "give_up_on_silence",
     "in_turns",
+    "keep_files_private",
     "keep_memory",
     "read_file",
     "relink",

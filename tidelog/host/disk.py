@@ -153,7 +153,7 @@ class SystemDisk:
 
     def open(self, path: Path, *, create: bool = False) -> SystemFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return SystemFile(os.open(path, flags, 0o644))
+        return SystemFile(os.open(path, flags, 0o600))
 
     def exists(self, path: Path) -> bool:
         return os.path.exists(path)
@@ -168,7 +168,7 @@ class SystemDisk:
         return os.path.isdir(path)
 
     def make_directory(self, path: Path) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode=0o700, exist_ok=True)
 
     def rename(self, source: Path, target: Path) -> None:
         os.replace(source, target)

@@ -1,6 +1,7 @@
 """This process: its memory, its limit of open files, and the C library that sets them."""
 
 import ctypes
+import os
 import resource
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -18,6 +19,11 @@ def keep_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 32 * 1024 * 1024)
         mallopt(_M_TRIM_THRESHOLD, 64 * 1024 * 1024)
+
+
+def keep_files_private() -> None:
+    """Let nobody but this user read what this process makes, by whatever library."""
+    os.umask(0o077)
 
 
 def allow_many_files() -> int:

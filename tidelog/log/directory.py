@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from tidelog.errors import TidelogError
+from tidelog.errors import InvalidTopic, TidelogError
 from tidelog.host import Disk, Host, Path, finish_relinks, read_file, relink, replace_file
 from tidelog.log import checkpoints
 from tidelog.log.checkpoints import COPY_SUFFIX, CheckpointDamaged
@@ -348,7 +348,11 @@ class DataDirectory:
     # Partitions.
 
     def path(self, partition: TopicPartition) -> Path:
-        return self.root / str(partition)
+        """A partition's directory; InvalidTopic for a name that would lead anywhere else."""
+        name = str(partition)
+        if "/" in name or "\0" in name:
+            raise InvalidTopic(f"{name!r} cannot name a directory")
+        return self.root / name
 
     def make_partitions(
         self, partitions: Iterable[TopicPartition], topic_id: UUID

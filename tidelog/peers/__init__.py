@@ -7,5 +7,6 @@ a peer is gone. It does not know what the messages mean: rooms above register th
     breaker.py   whether a peer may be tried now
     listener.py  where peers connect
     stream.py    one connection, from either side
+    handshake.py how two nodes prove that they have the cluster's secret, and seal what they say
     wire.py      the bytes on it
 """

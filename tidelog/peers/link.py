@@ -7,6 +7,8 @@ Rule 3: nothing is sent twice. What was in flight when the connection broke has 
 Rule 4: a connection is abandoned when a request runs out of time and nothing at all has come for
         `SILENT_SECONDS_MAX`. It may be half-open: the peer, or something on the way, has forgotten
         it, and the news is lost. Whether the peer is there, a new connection tells.
+Rule 5: a node that belongs to no cluster is a guest of those that do, and they let it ask little. Once it
+        belongs to one, it connects anew.
 """
 
 import asyncio
@@ -20,8 +22,9 @@ import msgspec
 from tidelog.host import Host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.breaker import Breaker, BreakerStatus
+from tidelog.peers.handshake import NONCE_BYTES, Dialer, NotProved, Seals, Trust
 from tidelog.peers.stream import PeerUnreachable, Stream
-from tidelog.peers.wire import Hello, PeerRefused, Refusal, Welcome
+from tidelog.peers.wire import REFUSED, Challenge, Hello, PeerRefused, Refusal, Welcome
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class Link:
         on_welcome: Callable[[Welcome], None],
         on_down: Callable[[NodeId], None],
         on_lost: Callable[[NodeId], None] = lambda node: None,
+        trust: Trust = Trust(),  # noqa: B008
     ) -> None:
         """`where` says where the peer may be; one place after the other is tried.
 
@@ -60,6 +64,10 @@ class Link:
         self._on_welcome = on_welcome
         self._on_down = on_down
         self._tell_lost = on_lost
+        self._trust = trust
+        self._says_plainly = False
+        """Whether the next try leaves the proof out, where that is optional: the last one was refused."""
+        self._is_guest = False
         self._stream: Stream | None = None
         self._connecting: asyncio.Task[Stream] | None = None
         self._probe: asyncio.Task[None] | None = None
@@ -99,6 +107,8 @@ class Link:
         stream: Stream | None = None
         try:
             async with asyncio.timeout(seconds_max):
+                if self._is_guest and self._hello().cluster is not None:
+                    self._leave()
                 stream = self._stream or await self._connect()
                 return await send(stream)
         except (PeerUnreachable, PeerRefused):
@@ -118,8 +128,14 @@ class Link:
 
     def note(self, message: msgspec.Struct) -> None:
         """Send something that needs no answer, if there is a connection."""
-        if self._stream is not None:
+        if self._stream is not None and not self._is_guest:
             self._stream.note(message)
+
+    def _leave(self) -> None:
+        """Let the connection go by which this node is a guest."""
+        stream, self._stream, self._is_guest = self._stream, None, False
+        if stream is not None:
+            stream.fail("this node belongs to the cluster now")
 
     async def is_down(self) -> bool:
         """Whether nobody listens at any of the peer's places, by tries that begin after this call.
@@ -197,19 +213,35 @@ class Link:
         endpoint = places[self._place % len(places)]
         stream = Stream(self._on_frame, self._on_lost)
         await self._host.network.connect(lambda: stream, endpoint.host, endpoint.port)
+        hello = self._hello()
         try:
-            answer = await stream.ask(self._hello(), _GREETINGS)
-        except BaseException:
-            stream.fail("it did not say who it is")
+            welcome, seals = await self._greet(stream, hello)
+        except BaseException as error:
+            stream.fail(str(error) if isinstance(error, PeerRefused) else "it did not say who it is")
+            if self._trust.is_optional and isinstance(error, PeerRefused | PeerUnreachable):
+                self._says_plainly = not self._says_plainly
             raise
-        if isinstance(answer, Refusal):
-            stream.fail(answer.reason)
-            raise PeerRefused(answer.reason)
         if stream.lost is not None:  # right behind its answer
             raise PeerUnreachable(stream.lost)
-        stream.trust()
-        self._on_welcome(answer)
+        stream.trust(seals)
+        self._is_guest = hello.cluster is None and welcome.cluster is not None
+        self._on_welcome(welcome)
         return stream
+
+    async def _greet(self, stream: Stream, hello: Hello) -> tuple[Welcome, Seals | None]:
+        secret = None if self._says_plainly else self._trust.secret
+        if secret is None:
+            return _welcome(await stream.ask(hello, _WELCOMES), self._trust), None
+        dialer = Dialer(secret, self._host.random.randbytes(NONCE_BYTES), stream.ends)
+        challenge = await stream.ask(dialer.greeting, _CHALLENGES)
+        if isinstance(challenge, Refusal):
+            raise PeerRefused(challenge.reason)
+        try:
+            answer = await stream.ask(dialer.challenged(challenge, hello), _WELCOMES)
+            welcome = _welcome(answer, self._trust)
+            return welcome, dialer.welcomed(welcome)
+        except NotProved as error:
+            raise PeerRefused(f"node {self.node} is not believed: {error}") from None
 
     def _succeeded(self) -> None:
         seconds_open = self._breaker.succeeded(self._host.clock.monotonic())
@@ -244,7 +276,7 @@ class Link:
         if stream is not self._stream:  # still connecting
             stream.tell_lost(is_down=False)
             return
-        self._stream = None
+        self._stream, self._is_guest, self._says_plainly = None, False, False
         if self._closed:
             stream.tell_lost(is_down=False)
             return
@@ -267,7 +299,24 @@ class Link:
             self._stream.fail("this node is stopping")
 
 
-_GREETINGS: Final = msgspec.msgpack.Decoder(Welcome | Refusal)
+_WELCOMES: Final = msgspec.msgpack.Decoder(Welcome | Refusal)
+_CHALLENGES: Final = msgspec.msgpack.Decoder(Challenge | Refusal)
+
+
+def _welcome(answer: Welcome | Refusal, trust: Trust) -> Welcome:
+    """The welcome; PeerRefused says what a person can do about a refusal."""
+    if isinstance(answer, Welcome):
+        return answer
+    if answer.reason != REFUSED:
+        raise PeerRefused(answer.reason)
+    if trust.secret is None:
+        raise PeerRefused(
+            "refused: it demands the cluster's secret, and this node has none; give it "
+            "cluster.secret.file, with the secret that the other nodes have"
+        )
+    raise PeerRefused(
+        "refused: it does not take this node's proof; is the secret in cluster.secret.file the same on both?"
+    )
 
 
 def _retrieve(task: "asyncio.Task[Stream]") -> None:

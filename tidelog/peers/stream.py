@@ -3,7 +3,9 @@
 Rule 1: a stream fails as a whole and once; everyone who waits on it is told the same.
 Rule 2: what a peer sends is checked before it is believed; nonsense ends the stream.
 Rule 3: a peer that does not read is given up once `UNSENT_BYTES_MAX` wait for it.
-Rule 4: a peer that closes its half of the connection has closed all of it: nothing is half-open
+Rule 4: behind a proof that asks for it every frame is sealed, both ways; a frame that was changed, left out
+        or sent twice on the way ends the stream before anything of it is read.
+Rule 5: a peer that closes its half of the connection has closed all of it: nothing is half-open
         by intent. What is still unsent then would wait for ever, so it is dropped.
 """
 
@@ -15,6 +17,7 @@ import msgspec
 
 from tidelog.errors import TidelogError
 from tidelog.host import Bytes, give_up_on_silence
+from tidelog.peers.handshake import Ends, NotProved, Seals
 from tidelog.peers.wire import (
     ANSWER,
     DATA_ANSWER,
@@ -22,6 +25,7 @@ from tidelog.peers.wire import (
     FRAME_BYTES_MAX,
     NOTE,
     REQUEST,
+    SEAL_BYTES,
     STRANGER_BYTES_MAX,
     Failure,
     encode_data_frame,
@@ -29,7 +33,7 @@ from tidelog.peers.wire import (
     split_data,
     split_frame,
 )
-from tidelog.wire.frames import FrameBuffer, FrameRefused
+from tidelog.wire.frames import SIZE_BYTES, FrameBuffer, FrameRefused
 
 UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 KERNEL_SECONDS_MAX: Final = 10
@@ -67,14 +71,18 @@ class Stream(asyncio.BufferedProtocol):
         self,
         on_frame: "Callable[[Stream, int, int, memoryview], None]",
         on_lost: "Callable[[Stream, str], None]",
+        on_made: "Callable[[Stream], None]" = lambda stream: None,
     ) -> None:
         """`on_frame` gets kind, number and message of everything but answers."""
         self._on_frame = on_frame
         self._on_lost = on_lost
+        self._on_made = on_made
         self._buffer = FrameBuffer(STRANGER_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, _Asked] = {}
         self._next_number = 0
+        self._seals: Seals | None = None
+        self._sealed = 0
         self._silent_since: float | None = None
         """When the first request was sent since the peer was last heard."""
         self.lost: str | None = None
@@ -121,14 +129,17 @@ class Stream(asyncio.BufferedProtocol):
 
     def send(self, kind: int, number: int, message: msgspec.Struct) -> None:
         if self.lost is None and self._transport is not None:
-            self._write(self._transport, encode_frame(kind, number, message))
+            self._write(self._transport, encode_frame(kind, number, message, self._sealed))
 
     def send_data(self, number: int, message: msgspec.Struct, buffers: Sequence[Bytes]) -> None:
         """Answer with data. The buffers are not copied, so they must not change any more."""
         if self.lost is None and self._transport is not None:
-            self._write(self._transport, encode_data_frame(number, message, buffers))
+            self._write(self._transport, encode_data_frame(number, message, buffers, self._sealed))
 
     def _write(self, transport: asyncio.Transport, pieces: list[Bytes]) -> None:
+        if self._seals is not None:
+            first = memoryview(pieces[0])[SIZE_BYTES:]
+            pieces.append(self._seals.sending.of([first, *pieces[1:]]))
         transport.writelines(pieces)
         if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self.fail("it does not read what is sent to it")
@@ -139,15 +150,37 @@ class Stream(asyncio.BufferedProtocol):
 
     # Receiving.
 
-    def trust(self) -> None:
-        """The other side has said who it is: larger frames are taken."""
+    def trust(self, seals: Seals | None = None) -> None:
+        """The other side has said who it is: larger frames are taken, all of them sealed from now on."""
         self._buffer.size_max = FRAME_BYTES_MAX
+        if seals is not None:
+            self._seals = seals
+            self._sealed = SEAL_BYTES
+
+    @property
+    def ends(self) -> Ends | None:
+        """Where this connection begins and ends, if both are of this machine's loopback."""
+        assert self._transport is not None, "it is connected"
+        own, other = map(self._transport.get_extra_info, ("sockname", "peername"))
+        if not (isinstance(own, tuple) and isinstance(other, tuple)):
+            return None
+        if not all(end[0] == "::1" or end[0].startswith("127.") for end in (own, other)):
+            return None
+        return Ends(*(f"{end[0]} {end[1]}" for end in (own, other)))
+
+    @property
+    def from_host(self) -> str:
+        """The address of the other side, for logs and limits."""
+        other = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(other[0]) if isinstance(other, tuple) else "somewhere"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         give_up_on_silence(transport, unacknowledged_seconds_max=KERNEL_SECONDS_MAX)
         if self.lost is not None:
             self._transport.abort()
+        else:
+            self._on_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.space()
@@ -155,10 +188,15 @@ class Stream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._silent_since = None
         try:
-            for frame in self._buffer.received(nbytes):
+            for received in self._buffer.received(nbytes):
+                frame = memoryview(received)
+                if self._seals is not None:
+                    frame = self._seals.receiving.open(frame)
                 self._take(*split_frame(frame))
                 if self.lost is not None:
                     return
+        except NotProved as error:
+            self.fail(str(error))
         except (FrameRefused, ValueError, msgspec.MsgspecError) as error:
             self.fail(f"it sent nonsense ({error})")
 
@@ -199,6 +237,16 @@ class Stream(asyncio.BufferedProtocol):
         self.lost = what
         if self._transport is not None:
             self._transport.abort()
+        self._on_lost(self, what)
+
+    def part(self, what: str) -> None:
+        """Give the stream up behind what was sent last; nothing more is read."""
+        if self.lost is not None:
+            return
+        self.lost = what
+        if self._transport is not None:
+            self._transport.pause_reading()
+            self._transport.close()
         self._on_lost(self, what)
 
     def tell_lost(self, *, is_down: bool) -> None:

@@ -8,13 +8,14 @@ Rule 4: bytes beside a message are neither packed nor copied: they follow it in 
         are, and whoever receives them gets a view of the frame.
 """
 
-# connection := hello, (welcome | refusal), frame*
-# frame      := size: int32, kind: uint8, number: uint32, message        (big-endian)
+# connection := [greeting, challenge], hello, (welcome | refusal), frame*       see `handshake`
+# frame      := size: int32, kind: uint8, number: uint32, message, [seal]      (big-endian)
 # kind       := 0 a request, 1 its answer (same number), 2 a note (number 0), 3 a failed request,
 #               4 an answer with data (same number)
 # message    := head                                  of the kinds 0 to 3
 #             | head_size: uint32, head, data         of kind 4; data is all that is left
 # head       := msgpack map, whose "type" names it
+# seal       := 16 bytes, behind a welcome that was proved
 
 import struct
 from collections.abc import Sequence
@@ -49,14 +50,31 @@ HEAD_SIZE: Final = struct.Struct(">I")
 DATA_HEADER: Final = struct.Struct(">iBII")
 """The header of a frame with data, and its head's size."""
 
-STRANGER_BYTES_MAX: Final = 64 * 1024
+STRANGER_BYTES_MAX: Final = 4 * 1024
 FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
+SEAL_BYTES: Final = 16
 JOINED_BYTES_MAX: Final = 4 * 1024
 """A buffer up to this size costs less to copy than to hand to the kernel by itself."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     """Anything that peers say to each other; the tag is the class's name."""
+
+
+class Greeting(Message, frozen=True, kw_only=True, tag=True):
+    """A node with the cluster's secret connects."""
+
+    nonce: bytes
+    ends: tuple[str, ...] = ()
+    """The addresses of its own end and of the other, where both are of one machine's loopback."""
+
+
+class Challenge(Message, frozen=True, kw_only=True, tag=True):
+    """Prove that you have the secret."""
+
+    nonce: bytes
+    sealed: bool
+    """Whether all that follows the welcome is sealed."""
 
 
 class Hello(Message, frozen=True, kw_only=True, tag=True):
@@ -68,6 +86,7 @@ class Hello(Message, frozen=True, kw_only=True, tag=True):
     node: NodeId
     directory: str
     wanted: NodeId
+    proof: bytes = b""
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag=True):
@@ -76,6 +95,11 @@ class Welcome(Message, frozen=True, kw_only=True, tag=True):
     cluster: str | None
     node: NodeId
     directory: str
+    proof: bytes = b""
+
+
+REFUSED: Final = "refused"
+"""All that somebody without the secret is told."""
 
 
 class Refusal(Message, frozen=True, kw_only=True, tag=True):
@@ -95,21 +119,21 @@ class PeerRefused(TidelogError):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_greetings: "msgspec.msgpack.Decoder[Hello | Welcome | Refusal]" = msgspec.msgpack.Decoder(
-    Hello | Welcome | Refusal
-)
+_greetings: "msgspec.msgpack.Decoder[Greeting | Hello]" = msgspec.msgpack.Decoder(Greeting | Hello)
 
 
-def encode_frame(kind: int, number: int, message: msgspec.Struct) -> list[Bytes]:
-    """The buffers of one frame."""
+def encode_frame(kind: int, number: int, message: msgspec.Struct, sealed: int = 0) -> list[Bytes]:
+    """The buffers of one frame; whoever sends it adds `sealed` bytes."""
     body = _encode(message)
-    return [HEADER.pack(SIZE_COUNTED + len(body), kind, number), body]
+    return [HEADER.pack(SIZE_COUNTED + len(body) + sealed, kind, number), body]
 
 
-def encode_data_frame(number: int, message: msgspec.Struct, buffers: Sequence[Bytes]) -> list[Bytes]:
+def encode_data_frame(
+    number: int, message: msgspec.Struct, buffers: Sequence[Bytes], sealed: int = 0
+) -> list[Bytes]:
     """The buffers of one answer with data: small ones are joined, large ones are those given."""
     head = _encode(message)
-    size = SIZE_COUNTED + HEAD_SIZE.size + len(head) + sum(map(len, buffers))
+    size = SIZE_COUNTED + HEAD_SIZE.size + len(head) + sum(map(len, buffers)) + sealed
     assert size <= FRAME_BYTES_MAX, f"an answer of {size} bytes, which no peer takes"
     pieces: list[Bytes] = []
     small: list[Bytes] = [DATA_HEADER.pack(size, DATA_ANSWER, number, len(head)), head]
@@ -126,11 +150,11 @@ def encode_data_frame(number: int, message: msgspec.Struct, buffers: Sequence[By
     return pieces
 
 
-def split_frame(frame: bytearray) -> tuple[int, int, memoryview]:
+def split_frame(frame: memoryview) -> tuple[int, int, memoryview]:
     """Kind, number and message of a frame without its size; ValueError if it is too short."""
     if len(frame) < SIZE_COUNTED:
         raise ValueError(f"a frame of {len(frame)} bytes")
-    return frame[0], int.from_bytes(frame[1:5], "big"), memoryview(frame)[SIZE_COUNTED:]
+    return frame[0], int.from_bytes(frame[1:5], "big"), frame[SIZE_COUNTED:]
 
 
 def split_data(message: memoryview) -> tuple[memoryview, memoryview]:
@@ -144,7 +168,8 @@ def split_data(message: memoryview) -> tuple[memoryview, memoryview]:
     return message[HEAD_SIZE.size : end], message[end:]
 
 
-def decode_greeting(message: memoryview) -> Hello | Welcome | Refusal:
+def decode_greeting(message: memoryview) -> Greeting | Hello:
+    """What a dialer says first."""
     return _greetings.decode(message)
 
 

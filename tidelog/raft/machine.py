@@ -15,7 +15,8 @@ Rule 6: nobody raises the epoch before a majority said that it would vote (pre-v
         so who leads, or who heard from its leader within the fetch timeout. Saying so promises
         nothing and changes nothing.
 Rule 7: an epoch is led by at most one process. A leader that restarts has resigned.
-Rule 8: the watermark rises by `leader`'s rules at the leader, and by the leader's word elsewhere.
+Rule 8: an epoch further ahead than `EPOCH_JUMP_MAX` is nonsense, whoever names it.
+Rule 9: the watermark rises by `leader`'s rules at the leader, and by the leader's word elsewhere.
 
     from          to            when
     ------------  ------------  --------------------------------------------------------------
@@ -47,7 +48,7 @@ committed. It campaigns, and leads, without counting itself.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from tidelog.log.epochs import EPOCH_MAX
 from tidelog.model import NO_EPOCH, NO_NODE, Epoch, NodeId, Offset
@@ -90,6 +91,10 @@ from tidelog.raft.messages import (
 )
 from tidelog.raft.state import RaftMember, ReplicaState, Role, Timing
 from tidelog.raft.voters import ReplicaKey, Voter, VoterSet
+
+EPOCH_JUMP_MAX: Final = 2**20
+"""How far ahead an epoch may be that this member hears of: more elections than it can have missed. Epochs
+end at `EPOCH_MAX`, and one message must not bring a quorum there."""
 
 
 class Raft(Elections):
@@ -262,7 +267,8 @@ class Raft(Elections):
 
     def _asked(self, event: Asked, now: float) -> None:
         source, request, token = event.source, event.request, event.token
-        if not _makes_sense(source, request) or source == self._member.id:
+        is_far = request.epoch - self.epoch > EPOCH_JUMP_MAX
+        if is_far or not _makes_sense(source, request) or source == self._member.id:
             self._out.append(Reply(token, self._refusal(request)))
             return
         match request:
@@ -376,7 +382,7 @@ class Raft(Elections):
 
     def _answered(self, event: Answered, now: float) -> None:
         source, request, answer = event.source, event.request, event.answer
-        if not 0 <= answer.epoch < EPOCH_MAX:
+        if not 0 <= answer.epoch < EPOCH_MAX or answer.epoch - self.epoch > EPOCH_JUMP_MAX:
             return
         if answer.epoch > self.epoch:
             self._adopt(answer.epoch, answer.leader, now, answer.endpoint)

@@ -11,6 +11,7 @@ same rules, whatever face it came through. This room imports only `errors` and `
 | `refusals.py` | what a client is told that may not do what it asks for |
 | `certificates.py` | whose certificate it is |
 | `failures.py` | what goes wrong where somebody proves who they are |
+| `secrets.py` | the secret that the nodes of a cluster share |
 | `permissions.py` | operations, and the resources that they are done to |
 | `acls.py` | access control lists: bindings, and what they say of a question |
 | `authorizer.py` | the one place that every face asks, and what it keeps for a client |

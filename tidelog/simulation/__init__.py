@@ -22,7 +22,7 @@ Faults and plans
     full_disks.py, descriptors.py     disks without room, processes without descriptors
     rot.py, rot_indexes.py, rot_notes.py   rot in segments, in indexes, and beside the logs
     moves.py, electing.py, who_leads.py, deletions.py, upkeep.py, operators.py   operators at work
-    strangers.py, questions.py   clients that ask for what few ask for
+    strangers.py, questions.py   clients that ask for what few ask for; knocks.py: at the port of the peers
 
 Stories: clients, and what they were told
 

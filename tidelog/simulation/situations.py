@@ -21,6 +21,7 @@ from tidelog.simulation import (
     electing,
     group_lives,
     keyvalue_drawn,
+    knocks,
     layout,
     links,
     offset_lives,
@@ -212,6 +213,9 @@ SITUATIONS: Final = (
         chance=0.1,
         situate=draw_interrupts,
         kinds={"interrupt_disk": interrupt_disk},
+    ),
+    Situation(
+        name="secret", stories=CLUSTERS, chance=0.3, situate=knocks.guarded, kinds={"knock": knocks.knock}
     ),
     Situation(
         name="strangers",

@@ -16,6 +16,7 @@ Rule 2: leaving ends all nodes without a word, and removes what they wrote.
 
 import asyncio
 import atexit
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
@@ -121,8 +122,9 @@ class Cluster:
         voters = range(1, quorum_size(self._count) + 1)
         quorum = ",".join(f"{node}@{self._machines[node].peer}" for node in voters)
         peers = {(m.peer.host, m.peer.number): m for m in self._machines.values()}
+        secret = secrets.token_hex(32).encode()
         for node, machine in self._machines.items():
-            config = machine.config(quorum if self._count > 1 else "", self._settings)
+            config = machine.config(quorum if self._count > 1 else "", self._settings, secret)
             self._nodes[node] = InProcessNode(loop, machine, config, peers)
 
     async def _start_all(self) -> None:

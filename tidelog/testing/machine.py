@@ -10,6 +10,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -121,7 +122,7 @@ class Machine:
         """Whether the node has ever listened to its peers."""
         self._ways = ways
 
-    def config(self, quorum: str, settings: Mapping[str, object]) -> NodeConfig:
+    def config(self, quorum: str, settings: Mapping[str, object], secret: bytes) -> NodeConfig:
         own: dict[str, object] = {
             "data": str(self.data),
             "node.id": self.node,
@@ -130,7 +131,7 @@ class Machine:
         }
         if quorum:
             own |= {"quorum": quorum, "peer": str(self.peer)}
-        return node_config(settings, own)
+        return replace(node_config(settings, own), cluster_secret=secret)
 
     def host(self, life: Life, peers: Peers) -> Host:
         """For one life of the node."""

@@ -1,12 +1,14 @@
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.broker.node import Machine, on_a_node
+from tidelog.cluster.messages import Proposal, ProposalAnswer, ProposalFate
 from tidelog.cluster.metadata import Metadata
 from tidelog.cluster.quorum_log import Entry
 from tidelog.controller.image import ClusterImage
-from tidelog.controller.records import ProducerIdsGranted, TopicDeleted
+from tidelog.controller.records import LeaderChanged, ProducerIdsGranted, TopicDeleted
 from tidelog.errors import UnknownTopicOrPartition
 from tidelog.host import system_host
 
@@ -95,3 +97,40 @@ def test_an_older_snapshot_takes_nothing_back_that_was_acted_on():
     metadata.begin_from(ClusterImage(), 3)
 
     assert (metadata.applied, metadata.image.producer_ids_end, told) == (5, 5, [])
+
+
+def test_a_committed_record_that_no_image_can_take_is_passed_over_and_ends_nothing(caplog):
+    metadata = Metadata(system_host())
+    told: list[object] = []
+    metadata.on_applied(told.append)
+    granted = [ProducerIdsGranted(node=1, end=end) for end in (5, 7)]
+
+    metadata.apply(Entry(0, 3, 1, [granted[0], TopicDeleted(name="gone"), granted[1]]))
+
+    assert (metadata.applied, metadata.image.producer_ids_end, metadata.passed_over) == (3, 7, 1)
+    assert told == [granted]
+    assert "TopicDeleted that no node can take" in caplog.text
+
+
+def test_what_another_node_must_not_propose_is_refused_and_never_written():
+    async def story(node):
+        metadata = node.broker.metadata
+        end = node.broker.member.log.end
+        answers: asyncio.Queue[ProposalAnswer] = asyncio.Queue()
+        place = SimpleNamespace(send=answers.put_nowait)
+
+        proposal = Proposal(
+            based_on=metadata.applied, records=[LeaderChanged(epoch=2**30, leader=7, voters=[])]
+        )
+        metadata.on_proposal(2, proposal, place)
+        refused = await answers.get()
+        granted = Proposal(based_on=metadata.applied, records=[ProducerIdsGranted(node=2, end=1000)])
+        metadata.on_proposal(2, granted, place)
+        taken = await answers.get()
+
+        assert refused.fate is ProposalFate.REFUSED
+        assert "only the active controller" in refused.problem
+        assert (taken.fate, metadata.image.producer_ids_end) == (ProposalFate.TAKEN, 1000)
+        assert node.broker.member.log.end == end + 1
+
+    on_a_node(story)

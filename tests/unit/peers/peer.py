@@ -9,6 +9,7 @@ import uvloop
 
 from tidelog.host import Bytes, Host, system_host
 from tidelog.model import Endpoint, NodeId
+from tidelog.peers.handshake import Trust
 from tidelog.peers.link import Link
 from tidelog.peers.listener import Answer, PeerListener
 from tidelog.peers.wire import PROTOCOL, Hello, Message, Welcome
@@ -18,18 +19,27 @@ class Ping(Message, frozen=True, tag=True):
     text: str = ""
 
 
+class Who(Message, frozen=True, tag=True):
+    """What guests may ask."""
+
+    text: str = ""
+
+
 class Pong(Message, frozen=True, tag=True):
     text: str = ""
 
 
 HOST = system_host()
 HERE = Endpoint(host="127.0.0.1", port=0)
+EVERYBODY = Trust()
 
 
 class Peer:
     """A node that answers pings, unless told otherwise."""
 
-    def __init__(self, node: NodeId = 2, cluster: str | None = "ours") -> None:
+    def __init__(
+        self, node: NodeId = 2, cluster: str | None = "ours", trust: Trust = EVERYBODY, host: Host = HOST
+    ) -> None:
         self.node = node
         self.cluster = cluster
         self.heard: list[tuple[NodeId, Any]] = []
@@ -38,11 +48,13 @@ class Peer:
         self.keeps_quiet = False
         self.data: Sequence[Bytes] | None = None  # goes beside its answers
         self.listener = PeerListener(
-            HOST,
-            me=lambda: Welcome(cluster=cluster, node=node, directory="there"),
-            messages=msgspec.msgpack.Decoder(Ping),
+            host,
+            me=lambda: Welcome(cluster=self.cluster, node=node, directory="there"),
+            messages=msgspec.msgpack.Decoder(Ping | Who),
             receive=self._receive,
             on_gone=self.gone.append,
+            trust=trust,
+            for_guests=(Who,),
         )
         self.endpoint = HERE
 
@@ -73,12 +85,15 @@ def link_to(
     down: list[NodeId] | None = None,
     protocol: int = PROTOCOL,
     host: Host = HOST,
+    trust: Trust = EVERYBODY,
+    at: Endpoint | None = None,
 ) -> Link:
     return Link(
         host,
         wanted,
         hello=lambda: Hello(cluster=cluster, node=node, directory="here", wanted=wanted, protocol=protocol),
-        where=lambda: (peer.endpoint,),
+        trust=trust,
+        where=lambda: (at or peer.endpoint,),
         on_welcome=lambda welcome: None,
         on_down=(down if down is not None else []).append,
     )

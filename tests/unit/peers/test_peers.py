@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.peers.peer import Peer, Ping, Pong, link_to, run
+from tests.unit.peers.peer import Peer, Ping, Pong, Who, link_to, run
 from tidelog.model import NodeId
 from tidelog.peers.stream import PeerUnreachable
 from tidelog.peers.wire import PROTOCOL, UNSAID, Hello, PeerRefused, decode_greeting
@@ -79,12 +79,38 @@ def test_a_node_says_which_protocol_it_speaks_so_that_older_ones_refuse_it():
     assert UNSAID < PROTOCOL
 
 
-def test_a_node_without_a_cluster_may_ask():
+def test_a_node_without_a_cluster_may_ask_what_guests_may_and_connects_anew_once_it_has_one():
     async def story() -> None:
         peer = await Peer().start()
+        clusters: list[str | None] = [None]
+        link = link_to(peer)
+        link._hello = lambda: Hello(
+            protocol=PROTOCOL, cluster=clusters[0], node=1, directory="here", wanted=2
+        )
+
+        assert (await link.ask(Who(text="hi"), Pong, seconds_max=5)).text == "hi"
+        link.note(Ping(text="a note"))
+        with pytest.raises(PeerUnreachable):
+            await link.ask(Ping(text="let me in"), Pong, seconds_max=5)
+        assert peer.heard == [(1, Who(text="hi"))]
+
+        await link.ask(Who(text="again"), Pong, seconds_max=5)
+        clusters[0] = "ours"
+        assert (await link.ask(Ping(text="now"), Pong, seconds_max=5)).text == "now"
+        link.close()
+        peer.listener.close()
+
+    run(story())
+
+
+def test_who_forms_a_cluster_with_others_is_no_guest():
+    async def story() -> None:
+        peer = await Peer(cluster=None).start()
         link = link_to(peer, cluster=None)
 
         assert (await link.ask(Ping(text="hi"), Pong, seconds_max=5)).text == "hi"
+        peer.cluster = "ours"
+        assert (await link.ask(Ping(text="formed"), Pong, seconds_max=5)).text == "formed"
         link.close()
         peer.listener.close()
 

@@ -85,13 +85,15 @@ def up(
     import asyncio
 
     from tidelog.faces.local import layout
+    from tidelog.faces.local.secret import make_secret
     from tidelog.faces.local.supervisor import Supervisor
     from tidelog.host import Path as DiskPath
-    from tidelog.host import SystemDisk
+    from tidelog.host import SystemDisk, keep_files_private
 
     directory = data.absolute()
     layout.check_directory(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    keep_files_private()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         lock = SystemDisk().lock(DiskPath(directory / layout.LOCK_NAME))
     except BlockingIOError:
@@ -109,6 +111,7 @@ def up(
         )
         for text in notes:
             note(text)
+        make_secret(directory / layout.SECRET_NAME)
         asyncio.run(Supervisor(directory, content, note).run(lambda line: _announce(line, data)))
     finally:
         lock.close()

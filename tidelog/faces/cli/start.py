@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from tidelog.config import NodeConfig, flatten, from_environment, node_config
 from tidelog.errors import ConfigError
 from tidelog.faces.cli.common import UserError, key_values, note
+from tidelog.faces.local.secret import read_secret
 
 
 def start(
@@ -67,6 +69,8 @@ def start(
     named = {"data": data, "node.id": node_id, "kafka": kafka, "http": http, "peer": peer, "quorum": quorum}
     flags.update((key, value) for key, value in named.items() if value is not None)
     built = build_config(config, os.environ, flags)
+    if built.cluster_secret_file:
+        built = replace(built, cluster_secret=read_secret(Path(built.cluster_secret_file)))
     if (Path(built.data) / "cluster.json").exists():
         raise UserError(
             f"{built.data} holds a whole cluster: run it with `tidelog cluster up --data "

@@ -1,6 +1,7 @@
 """Several nodes on one machine, as child processes: what `tidelog cluster` runs.
 
     layout.py       the directory: cluster.json, ports, the quorum; no processes
+    secret.py       the file with the secret that the nodes share
     child.py        how a node's process ends with the one that started it
     supervisor.py   the children: started, watched, stopped
     control.py      the socket in the directory, through which the other commands ask

@@ -1,5 +1,6 @@
 """The directory of a cluster on one machine.
 
+    DIR/cluster.secret  the secret by which the nodes know each other; nobody else may read it
     DIR/cluster.json    the nodes: addresses, pids and states, and the quorum
     DIR/cluster.lock    held by the running `tidelog cluster up`
     DIR/cluster.sock    where that listens to the other commands
@@ -25,6 +26,7 @@ from tidelog.model import NodeId
 HOST: Final = "127.0.0.1"
 FILE_NAME: Final = "cluster.json"
 LOCK_NAME: Final = "cluster.lock"
+SECRET_NAME: Final = "cluster.secret"
 VOTERS_MAX: Final = 7
 NODES_MAX: Final = 100
 DEFAULT_PORTS: Final = {"kafka": 9092, "http": 8080, "peer": 9192}
@@ -222,6 +224,8 @@ def options(content: ClusterFile, entry: NodeEntry, directory: Path) -> list[str
         entry.peer,
         "--quorum",
         content.quorum,
+        "--set",
+        f"cluster.secret.file={directory / SECRET_NAME}",
     ]
 
 
