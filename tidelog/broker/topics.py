@@ -32,6 +32,16 @@ def defaults_of(broker: Broker) -> Defaults:
     )
 
 
+def name_of(broker: "Broker", topic: str | UUID) -> str:
+    """The name of a topic that is known by its name or its id; UnknownTopicId if none has the id."""
+    if isinstance(topic, str):
+        return topic
+    found = broker.image.topics_by_id.get(topic)
+    if found is None:
+        raise UnknownTopicId(topic)
+    return found.name
+
+
 async def create_topic(broker: Broker, wanted: NewTopic) -> TopicCreated:
     """Create a topic; return once its partitions are served."""
     topic_id = broker.host.new_id()

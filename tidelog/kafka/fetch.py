@@ -22,6 +22,7 @@ from uuid import UUID
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cold_reads import suspect
+from tidelog.broker.topics import name_of
 from tidelog.errors import (
     BrokerError,
     InvalidRequest,
@@ -29,7 +30,6 @@ from tidelog.errors import (
     OffsetNotAvailable,
     OffsetOutOfRange,
     StorageError,
-    UnknownTopicId,
 )
 from tidelog.host import Bytes, Disk
 from tidelog.kafka.context import Reply
@@ -184,9 +184,8 @@ class _Fetch:
         *,
         at_least_one: bool,
     ) -> Read:
-        if self._access.is_judged and interest.allowed_by is not self._access.answers:
+        if self._access.is_judged and topic not in self._access.answers().readable:
             self._judge(topic)
-            interest.allowed_by = self._access.answers
         partition = self._broker.partition(topic, fetched.index)
         log = partition.log
         end = partition.readable_end(interest.epoch, followers_too=bool(self._rack))
@@ -219,12 +218,8 @@ class _Fetch:
 
     def _judge(self, topic: str | UUID) -> None:
         """Let the client read the topic, or raise the error that it gets."""
-        if isinstance(topic, UUID):
-            found = self._broker.image.topics_by_id.get(topic)
-            if found is None:
-                raise UnknownTopicId(topic)
-            topic = found.name
-        self._access.require(NEEDS[Api.FETCH][Kind.TOPIC], Kind.TOPIC, topic)
+        self._access.require(NEEDS[Api.FETCH][Kind.TOPIC], Kind.TOPIC, name_of(self._broker, topic))
+        self._access.answers().readable.add(topic)
 
     def _nearer(self, leader: Leader, offset: Offset) -> NodeId | None:
         """A follower in the consumer's rack that holds `offset`, unless the leader stands there."""

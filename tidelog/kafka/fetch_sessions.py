@@ -31,24 +31,13 @@ Key: TypeAlias = tuple[str | UUID, int]
 class Interest:
     """One partition that a client fetches, and what it was last told of it."""
 
-    __slots__ = (
-        "allowed_by",
-        "bytes_max",
-        "epoch",
-        "key",
-        "offset",
-        "told_log_start",
-        "told_stable",
-        "told_watermark",
-    )
+    __slots__ = ("bytes_max", "epoch", "key", "offset", "told_log_start", "told_stable", "told_watermark")
 
     def __init__(self, key: Key, offset: Offset, bytes_max: int, epoch: Epoch) -> None:
         self.key = key
         self.offset = offset
         self.bytes_max = bytes_max
         self.epoch = epoch
-        self.allowed_by: object = None
-        """By what its client was found to be allowed to fetch it; for whoever judges that."""
         self.told_watermark = NO_OFFSET
         self.told_log_start = NO_OFFSET
         self.told_stable = NO_OFFSET

@@ -14,6 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.topics import name_of
 from tidelog.coordinators.verification import Verification, Wanted
 from tidelog.errors import (
     BrokerError,
@@ -22,7 +23,6 @@ from tidelog.errors import (
     InvalidRequiredAcks,
     InvalidTransactionState,
     TransactionAbortable,
-    UnknownTopicId,
 )
 from tidelog.kafka.context import Reply
 from tidelog.kafka.permissions import NEEDS
@@ -120,12 +120,8 @@ def _refuse(answer: PartitionAnswer, error: BrokerError) -> None:
 
 def _judge(broker: Broker, access: Access, topic: str | UUID) -> None:
     """Let the client write to the topic, or raise the error that it gets."""
-    if isinstance(topic, UUID):
-        found = broker.image.topics_by_id.get(topic)
-        if found is None:
-            raise UnknownTopicId(topic)
-        topic = found.name
-    access.require(NEEDS[Api.PRODUCE][Kind.TOPIC], Kind.TOPIC, topic)
+    access.require(NEEDS[Api.PRODUCE][Kind.TOPIC], Kind.TOPIC, name_of(broker, topic))
+    access.answers().writable.add(topic)
 
 
 def handle_repeated(
@@ -139,9 +135,8 @@ def handle_repeated(
     try:
         if acks not in _ACKS:
             raise InvalidRequiredAcks(acks)
-        if access.is_judged and repeated.allowed_by is not access.answers:
+        if access.is_judged and repeated.topic not in access.answers().writable:
             _judge(broker, access, repeated.topic)
-            repeated.allowed_by = access.answers
         partition = broker.partition(repeated.topic, repeated.partition)
         answer.log_start = partition.log.start
         answer.base_offset, answer.append_time_ms, done = partition.appender.append(
@@ -192,7 +187,7 @@ def handle_produce(
             try:
                 if refusal is not None:
                     raise refusal
-                if access.is_judged:
+                if access.is_judged and topic not in access.answers().writable:
                     _judge(broker, access, topic)
                 if batch is None:
                     raise CorruptMessage("there are no records")

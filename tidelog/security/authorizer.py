@@ -9,6 +9,7 @@ Rule 3: a refusal says who may not do what. It does not say whether there is suc
 
 from collections.abc import Callable, Collection
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from tidelog.errors import BrokerError
 from tidelog.security.acls import Acls, Verdict
@@ -56,15 +57,12 @@ class Authorizer:
         allows_unbound: bool = False,
     ) -> None:
         """`allows_unbound`: whether everybody may do everything to what no binding covers."""
-        self._acls = acls
+        self.current = acls
+        """The bindings as they are now."""
         self._allows_unbound = allows_unbound
         self._clients: dict[tuple[Principal, str], Access] = {}
         self.is_on = is_on
         self.super_users = frozenset(super_users)
-
-    @property
-    def acls(self) -> Acls:
-        return self._acls()
 
     def authorize(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> None:
         """Let it pass, or raise the error that the client gets."""
@@ -74,14 +72,14 @@ class Authorizer:
     def allows(self, principal: Principal, host: str, operation: Operation, kind: Kind, name: str) -> bool:
         if not self.is_on or principal in self.super_users:
             return True
-        verdict = self._acls().judge(principal, host, operation, kind, name)
+        verdict = self.current().judge(principal, host, operation, kind, name)
         return verdict is Verdict.ALLOWED or (verdict is Verdict.UNBOUND and self._allows_unbound)
 
     def allows_some(self, principal: Principal, host: str, operation: Operation, kind: Kind) -> bool:
         """Whether there can be a resource of the kind on which it is allowed."""
         if not self.is_on or principal in self.super_users or self._allows_unbound:
             return True
-        return self._acls().allows_some(principal, host, operation, kind)
+        return self.current().allows_some(principal, host, operation, kind)
 
     def access(self, principal: Principal, host: str) -> "Access":
         """The rights of a client that has no connection of its own; the same while it is remembered."""
@@ -93,6 +91,18 @@ class Authorizer:
         return found
 
 
+class Answers:
+    """What one client was found to be allowed, as long as no binding changes."""
+
+    __slots__ = ("found", "readable", "writable")
+
+    def __init__(self) -> None:
+        self.found: dict[_Question, bool] = {}
+        self.readable: set[str | UUID] = set()
+        self.writable: set[str | UUID] = set()
+        """Topics, by name or by id, that it may read or write: for those who ask for every batch."""
+
+
 class Access:
     """The rights of one client: what it was found to be allowed, while that holds."""
 
@@ -100,7 +110,7 @@ class Access:
 
     def __init__(self, authorizer: Authorizer, principal: Principal, host: str) -> None:
         self._authorizer = authorizer
-        self._answers: dict[_Question, bool] = {}
+        self._answers = Answers()
         self._stamp: object = None
         self.principal = principal
         self.host = host
@@ -113,18 +123,17 @@ class Access:
         """Whether anything may be refused at all."""
         return self._authorizer.is_on
 
-    @property
-    def answers(self) -> dict[_Question, bool]:
-        """What was found so far. What was allowed is allowed while this is the same object."""
-        stamp = self._authorizer.acls.stamp
-        if stamp is not self._stamp or len(self._answers) >= ANSWERS_MAX:
-            self._answers, self._stamp = {}, stamp
+    def answers(self) -> Answers:
+        """What was found so far, and holds now."""
+        stamp = self._authorizer.current().stamp
+        if stamp is not self._stamp or len(self._answers.found) >= ANSWERS_MAX:
+            self._answers, self._stamp = Answers(), stamp
         return self._answers
 
     def may(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
         if not self._authorizer.is_on:
             return True
-        answers, question = self.answers, (operation, kind, name)
+        answers, question = self.answers().found, (operation, kind, name)
         found = answers.get(question)
         if found is None:
             found = self._authorizer.allows(self.principal, self.host, operation, kind, name)
@@ -135,7 +144,7 @@ class Access:
         """Whether it may do that to any resource of the kind."""
         if not self._authorizer.is_on:
             return True
-        answers, question = self.answers, (operation, kind, None)
+        answers, question = self.answers().found, (operation, kind, None)
         found = answers.get(question)
         if found is None:
             found = self._authorizer.allows_some(self.principal, self.host, operation, kind)

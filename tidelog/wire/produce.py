@@ -191,7 +191,6 @@ class Repeated:
         "_prefix_end",
         "_with_start",
         "acks",
-        "allowed_by",
         "partition",
         "timeout_ms",
         "topic",
@@ -201,8 +200,6 @@ class Repeated:
     def __init__(self, frame: bytearray, version: int, request: ProduceRequest, prefix_end: int) -> None:
         self.version = version
         self.acks = request.acks
-        self.allowed_by: object = None
-        """By what its sender was found to be allowed to send it; for whoever judges that."""
         self.timeout_ms = request.timeout_ms
         self.topic, ((self.partition, _, _),) = request.topics[0]
         self._flexible = version >= FLEXIBLE_FROM

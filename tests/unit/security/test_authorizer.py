@@ -58,12 +58,12 @@ def test_a_change_of_the_bindings_counts_from_the_next_question_on():
     authorizer, acls = make(READS)
     access = authorizer.access(ALICE, "h")
     assert access.may(Operation.READ, Kind.TOPIC, "t")
-    held = access.answers
+    held = access.answers()
 
     acls.remove(READS)
 
     assert not access.may(Operation.READ, Kind.TOPIC, "t")
-    assert access.answers is not held
+    assert access.answers() is not held
 
 
 def test_an_answer_is_found_once(monkeypatch):
@@ -84,7 +84,7 @@ def test_what_is_kept_is_bounded():
     for number in range(CLIENTS_MAX + 1):
         authorizer.access(ALICE, str(number))
 
-    assert len(access.answers) <= ANSWERS_MAX
+    assert len(access.answers().found) <= ANSWERS_MAX
     assert len(authorizer._clients) == CLIENTS_MAX
 
 
