@@ -415,7 +415,8 @@ def tell_truncation() -> None:
         first, second, third = stage.nodes
         stage.commit(3)
         stage.part(second, third)
-        stage.commit()
+        stage.send(first)
+        stage.run_until(lambda: stage.partition(first).high_watermark == 4)
         stage.world.crash(first)  # nobody has told the others that it is committed
         stage.run_until(lambda: stage.leads(second) or stage.leads(third))
         leader, follower = (second, third) if stage.leads(second) else (third, second)
@@ -481,11 +482,16 @@ def tell_zombie_progress() -> None:
 def tell_a_failover() -> None:
     """4: the next leader has not heard yet of what the last one has shown."""
     with a_stage() as stage:
-        first = stage.nodes[0]
+        first, *others = stage.nodes
         stage.commit(3)
-        stage.commit()
+        sent = stage.send(stage.controller)
+        stage.run_until(lambda: all(stage.has(node, 4) for node in others))
+        for node in others:
+            stage.world.cut(first, node)
+        stage.run_until(sent.done)
+        assert sent.result() == 3
         stage.world.crash(first)
-        stage.run_until(lambda: any(stage.leads(node) for node in stage.nodes[1:]))
+        stage.run_until(lambda: any(stage.leads(node) for node in others))
         stage.commit()
 
 
