@@ -313,6 +313,10 @@ class Stage:
         found: Partition | None = self.world.node(node).broker.replicas.get(self.topic_id, 0)
         return found
 
+    def watermark(self, node: int) -> Offset | None:
+        partition = self.partition(node)
+        return None if partition is None else partition.high_watermark
+
     def has(self, node: int, end: Offset) -> bool:
         """Whether its log ends there, on its disk."""
         partition = self.partition(node)
@@ -416,7 +420,7 @@ def tell_truncation() -> None:
         stage.commit(3)
         stage.part(second, third)
         stage.send(first)
-        stage.run_until(lambda: stage.partition(first).high_watermark == 4)
+        stage.run_until(lambda: stage.watermark(first) == 4)
         stage.world.crash(first)  # nobody has told the others that it is committed
         stage.run_until(lambda: stage.leads(second) or stage.leads(third))
         leader, follower = (second, third) if stage.leads(second) else (third, second)

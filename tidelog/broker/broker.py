@@ -22,7 +22,7 @@ from tidelog.broker.topic_configs import TopicConfigs, node_config_after
 from tidelog.broker.writing import Fate
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.electorate import Electorate
-from tidelog.cluster.hub import Handler
+from tidelog.cluster.hub import Handler, not_ready
 from tidelog.cluster.member import ClusterMember, timing_of, trust_of
 from tidelog.cluster.membership import Membership
 from tidelog.cluster.messages import (
@@ -41,7 +41,7 @@ from tidelog.config import NodeConfig, TopicConfig
 from tidelog.controller.image import ClusterImage, TopicImage
 from tidelog.controller.registration import Registration
 from tidelog.errors import BrokerError, NotLeader, StorageError, StorageErrorAfterAppend
-from tidelog.host import Host, Path, in_turns
+from tidelog.host import Host, Path, Tasks, in_turns
 from tidelog.log import directory
 from tidelog.log.cleaner import Cleaner
 from tidelog.log.directory import DataDirectory, Identity
@@ -67,12 +67,6 @@ _LEVEL_SECONDS_MAX: Final = 2.5
 _DRAIN_SECONDS_MAX: Final = 30.0
 
 
-def _not_yet(source: NodeId, asked: object, answer: Answer | None) -> None:
-    """The node is still starting; whoever asks tries again."""
-    if answer is not None:
-        answer.fail("this node is not ready yet")
-
-
 class Broker:
     """A node: its data directory, its metadata and its partitions."""
 
@@ -94,7 +88,8 @@ class Broker:
         self.rounds = Rounds(host, self._directory.root, on_fatal)
         self.room = DiskRoom(on_change=lambda: self.membership.nudge())
         self._change_disk = DiskChanges(host.offload, self.room, on_fatal)
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks("node", on_fatal)
+        self.spawn = self._tasks.spawn
         self.unserved: dict[TopicPartition, str] = {}
         """Partitions that this node leads and whose content it cannot serve, and why."""
         self._stop_calls: list[Callable[[], None]] = []
@@ -103,19 +98,19 @@ class Broker:
         self._restoring_calls: list[Callable[[TopicPartition], None]] = []
         self._restored_calls: list[Callable[[TopicPartition, bool], None]] = []
         self._topic_configs = TopicConfigs()
-        self.on_markers: Handler = _not_yet
+        self.on_markers: Handler = not_ready
         """Called when a coordinator ends transactions here; set by whoever writes markers."""
-        self.on_places_to_add: Handler = _not_yet
+        self.on_places_to_add: Handler = not_ready
         """Called when a leader has something to add to a transaction that is coordinated here."""
-        self.on_find_open: Handler = _not_yet
+        self.on_find_open: Handler = not_ready
         """Called when a leader asks whether a producer's transaction is open here."""
-        self.on_confirm: Handler = _not_yet
+        self.on_confirm: Handler = not_ready
         """Called when a leader asks whether it is still followed here."""
         self.on_stop_asked: Callable[[], None] = lambda: None
         """Called when an operator wants this node to stop; set by whoever runs it."""
-        self.on_fan_out: Handler = _not_yet
+        self.on_fan_out: Handler = not_ready
         """Called when another node has a message for who listens here."""
-        self.on_perform: Handler = _not_yet
+        self.on_perform: Handler = not_ready
         """Called when another node sends an operator's verb."""
         self.authorizer = authorizer_of(self)
         self.serving = Serving(self)
@@ -422,20 +417,6 @@ class Broker:
 
     # Housekeeping.
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run `work` beside everything else, no longer than the node."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if not isinstance(error, OSError | StorageError):  # else the disk has failed
-                _log.error("a part of the node failed", exc_info=error)
-            self._on_fatal(error)
-
     def _on_stop_asked(self, source: NodeId, asked: StopNode, place: Answer | None) -> None:
         _log.info("an operator asks, by way of node %d, that this node stop", source)
         if place is not None:
@@ -505,10 +486,7 @@ class Broker:
     async def _stop_housekeeping(self) -> None:
         for call in self._stop_calls:
             call()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     async def abandon(self) -> None:
         """Stop without another word to the disk, which has failed: the next start is unclean."""

@@ -26,6 +26,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 Handler: TypeAlias = Callable[[NodeId, Any, Answer | None], None]
 
 
+def not_ready(source: NodeId, asked: object, answer: Answer | None) -> None:
+    """The node is still starting; whoever asks tries again."""
+    if answer is not None:
+        answer.fail("this node is not ready yet")
+
+
 class Hub:
     """This node among its peers."""
 

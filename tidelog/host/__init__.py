@@ -7,6 +7,7 @@
     threads.py    threads for blocking work, in lanes
     network.py    TCP through the event loop
     databases.py  SQLite databases
+    tasks.py      work beside everything else, that ends with its owner
     files.py      files replaced and named anew, so that a crash leaves them whole
     waits.py      the loop's work in slices, and work that is not broken off
     process.py    the memory and the open files of this process; the C library
@@ -28,6 +29,7 @@ from tidelog.host.files import aside_of, finish_relinks, read_file, relink, repl
 from tidelog.host.host import Host, system_host
 from tidelog.host.network import LoopNetwork, give_up_on_silence
 from tidelog.host.process import allow_many_files, keep_files_private, keep_memory
+from tidelog.host.tasks import Tasks
 from tidelog.host.threads import ThreadOffload
 from tidelog.host.waits import in_turns, unbroken
 
@@ -50,6 +52,7 @@ __all__ = [
     "SystemDatabases",
     "SystemDisk",
     "SystemFile",
+    "Tasks",
     "ThreadOffload",
     "allow_many_files",
     "aside_of",

@@ -27,8 +27,12 @@ LOOK_SECONDS = 0.5
 
 
 def replay(
-    source: Annotated[str, typer.Argument(help="Topic to read.", autocompletion=topic_names)],
-    target: Annotated[str, typer.Argument(help="Topic to write; created if it does not exist.")],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Topic to read.", autocompletion=topic_names)
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="Topic to write; created if it does not exist.")
+    ],
     checkpoint: Annotated[
         str,
         typer.Option("--checkpoint", metavar="DIR", help="Directory that keeps the progress of this copy."),

@@ -56,7 +56,7 @@ def check_codec(name: str) -> str:
 
 
 def restore(
-    topic: Annotated[str, typer.Argument(help="Name of the topic in the archive.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic in the archive.")],
     warehouse: Warehouse,
     to: Annotated[
         str | None, typer.Option("--to", metavar="TOPIC", help="Topic to write (default: the archived name).")
