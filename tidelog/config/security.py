@@ -69,6 +69,14 @@ class SecurityConfig:
         "request must say who asks, by a user and a password or a token.",
         choices=PROTOCOLS,
     )
+    http_allowed_hosts: str = setting(
+        "",
+        "Names, beside its own, that HTTP clients may call this node by; `*` for any. Addresses and names "
+        "without a domain need not be named. Others are refused, as a page may have made them point here.",
+        is_list=True,
+        pattern=r"\*|[A-Za-z0-9.-]{1,253}",
+        form="names as tidelog.example.com, or *",
+    )
     sasl_enabled_mechanisms: str = setting(
         "SCRAM-SHA-256,SCRAM-SHA-512",
         "How clients may prove who they are. PLAIN sends the password itself: offer it over TLS only.",

@@ -27,6 +27,8 @@ from tidelog.controller.records import (
     PartitionsAdded,
     ProducerIdsGranted,
     SaltsChosen,
+    TokenGranted,
+    TokenRevoked,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -67,7 +69,7 @@ def touched(record: MetadataRecord) -> frozenset[Thing] | None:
             return frozenset({ACLS})
         case ProducerIdsGranted():
             return frozenset({PRODUCER_IDS})
-        case UserChanged() | SaltsChosen():
+        case UserChanged() | SaltsChosen() | TokenGranted() | TokenRevoked():
             return frozenset({USERS})
         case BrokerRegistered() | BrokerFenced() | BrokerUnfenced():
             return frozenset({BROKERS})
@@ -97,7 +99,7 @@ def looked_at(records: Sequence[MetadataRecord]) -> frozenset[Thing] | None:
                 things.add(ACLS)
             case ProducerIdsGranted():
                 things.add(PRODUCER_IDS)
-            case UserChanged() | SaltsChosen():
+            case UserChanged() | SaltsChosen() | TokenGranted() | TokenRevoked():
                 things.add(USERS)
             case _:
                 return None

@@ -31,6 +31,8 @@ from tidelog.controller.records import (
     ProducerIdsGranted,
     SaltsChosen,
     SnapshotBegan,
+    TokenGranted,
+    TokenRevoked,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -44,6 +46,7 @@ from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId, TopicPartition
 from tidelog.raft.voters import ReplicaKey, VoterSet
 from tidelog.security.acls import Acls
 from tidelog.security.scram import Verifier
+from tidelog.security.tokens import Token
 
 CORDONED: Final = "cordoned.log.dirs"
 """The setting of a node that shall get no more replicas."""
@@ -210,6 +213,8 @@ class ClusterImage:
         self.producer_ids_end = 0
         self.users: dict[str, dict[str, Verifier]] = {}
         """What is stored of their passwords, by mechanism."""
+        self.tokens: dict[str, Token] = {}
+        """What is stored of tokens, by their ids."""
         self.salts_secret = b""
         """What the salts of users that do not exist are made of; empty before the first user."""
         self.voters = VoterSet()
@@ -253,6 +258,7 @@ class ClusterImage:
             self.acls,
             self.producer_ids_end,
             self.users,
+            self.tokens,
             self.salts_secret,
             self.voters,
             self.quorum_epoch,
@@ -338,6 +344,10 @@ class ClusterImage:
                 self.users[record.name] = dict(record.verifiers)
             case UserChanged():
                 self.users.pop(record.name, None)
+            case TokenGranted():
+                self.tokens[record.token.id] = record.token
+            case TokenRevoked():
+                self.tokens.pop(record.id, None)
             case SaltsChosen():
                 self.salts_secret = record.secret
             case NodeRegistered():

@@ -37,6 +37,8 @@ from tidelog.controller.records import (
     ProducerIdsGranted,
     SaltsChosen,
     SnapshotBegan,
+    TokenGranted,
+    TokenRevoked,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -47,6 +49,7 @@ from tidelog.errors import BrokerError, ConfigError
 from tidelog.model import METADATA_TOPIC, METADATA_TOPIC_ID, NO_NODE, NodeId, topic_name_problem
 from tidelog.security.acls import binding_problem
 from tidelog.security.scram import HASHES
+from tidelog.security.tokens import Token, is_fit
 
 RECORDS_MAX: Final = 250_000
 """Of one proposal: a setting of all nodes may change every partition."""
@@ -223,6 +226,10 @@ class _Draft:
                 return None if record == wanted else f"broker {record.node} has begun another life"
             case UserChanged():
                 return self._improper_user(record)
+            case TokenGranted():
+                return self._improper_token(record.token)
+            case TokenRevoked():
+                return None
             case SaltsChosen():
                 is_first = not self._image.salts_secret and record.secret
                 return None if is_first else "the salts were chosen already"
@@ -290,6 +297,17 @@ class _Draft:
             users.check_name(record.name)
             for verifier in record.verifiers.values():
                 users.check_cost(verifier.iterations, verifier.salt)
+        except BrokerError as error:
+            return str(error)
+        return None
+
+    def _improper_token(self, token: Token) -> str | None:
+        if token.id in self._image.tokens or len(self._image.tokens) >= users.TOKENS_MAX:
+            return f"there is a token {token.id!r}, or there are {users.TOKENS_MAX}"
+        if not is_fit(token):
+            return f"the token {token.id!r} has no id or digest that one can have"
+        try:
+            users.check_name(token.user)
         except BrokerError as error:
             return str(error)
         return None

@@ -18,6 +18,7 @@ import msgspec
 from tidelog.model import NO_NODE, Endpoint, Epoch, NodeId
 from tidelog.raft.voters import ReplicaKey, Voter
 from tidelog.security.scram import Verifier
+from tidelog.security.tokens import Token
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -230,6 +231,18 @@ class UserChanged(_Record, frozen=True, tag="UserChanged"):
     verifiers: dict[str, Verifier]
 
 
+class TokenGranted(_Record, frozen=True, tag="TokenGranted"):
+    """Whoever shows this token is its user, until it expires or is revoked."""
+
+    token: Token
+
+
+class TokenRevoked(_Record, frozen=True, tag="TokenRevoked"):
+    """The token of this id proves nothing any more, if there was one."""
+
+    id: str
+
+
 class SaltsChosen(_Record, frozen=True, tag="SaltsChosen"):
     """What the salts of users that do not exist are made of, once there is a user."""
 
@@ -269,6 +282,8 @@ MetadataRecord: TypeAlias = (
     | ProducerIdsGranted
     | UserChanged
     | SaltsChosen
+    | TokenGranted
+    | TokenRevoked
     | SnapshotBegan
 )
 

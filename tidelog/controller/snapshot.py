@@ -24,6 +24,7 @@ from tidelog.controller.records import (
     ProducerIdsGranted,
     SaltsChosen,
     SnapshotBegan,
+    TokenGranted,
     TopicCreated,
     UserChanged,
     VotersChanged,
@@ -59,6 +60,8 @@ def _records_before_topics(image: ClusterImage) -> Iterator[MetadataRecord]:
         yield SaltsChosen(secret=image.salts_secret)
     for name, verifiers in image.users.items():
         yield UserChanged(name=name, verifiers=verifiers)
+    for token in image.tokens.values():
+        yield TokenGranted(token=token)
 
 
 def _broker(broker: BrokerImage) -> Iterator[MetadataRecord]:

@@ -3,16 +3,19 @@
 Rule: only verifiers are stored, of mechanisms that there are, with enough iterations.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from tidelog.controller.image import ClusterImage
-from tidelog.controller.records import MetadataRecord, SaltsChosen, UserChanged
+from tidelog.controller.records import MetadataRecord, SaltsChosen, TokenGranted, TokenRevoked, UserChanged
 from tidelog.errors import InvalidRequest
 from tidelog.security.failures import UnacceptableCredential, UnknownUser
 from tidelog.security.principals import ANONYMOUS, NAME_CHARACTERS_MAX
 from tidelog.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, Verifier
+from tidelog.security.tokens import Token
 
-USERS_MAX = 10_000
+USERS_MAX: Final = 10_000
+TOKENS_MAX: Final = 10_000
 
 
 def check_name(name: str) -> str:
@@ -59,7 +62,25 @@ def change_user(
 
 
 def remove_user(image: ClusterImage, name: str) -> list[MetadataRecord]:
-    """Forget a user and all its passwords."""
+    """Forget a user, all its passwords, and its tokens."""
     if name not in image.users:
         raise UnknownUser(f"there is no user {name!r}")
-    return [UserChanged(name=name, verifiers={})]
+    return [UserChanged(name=name, verifiers={}), *_revoked(image, lambda token: token.user == name)]
+
+
+def grant_token(image: ClusterImage, token: Token, now_ms: int) -> list[MetadataRecord]:
+    """Take a new token, and forget those that have expired."""
+    if len(image.tokens) >= TOKENS_MAX:
+        raise InvalidRequest(f"there are {TOKENS_MAX} tokens; revoke some")
+    expired = _revoked(image, lambda one: one.expires_ms is not None and one.expires_ms <= now_ms)
+    return [TokenGranted(token=token), *expired]
+
+
+def revoke_token(image: ClusterImage, token_id: str) -> list[MetadataRecord]:
+    if token_id not in image.tokens:
+        raise UnknownUser(f"there is no token {token_id!r}; it is named by its id, not by its secret")
+    return [TokenRevoked(id=token_id)]
+
+
+def _revoked(image: ClusterImage, goes: Callable[[Token], bool]) -> list[MetadataRecord]:
+    return [TokenRevoked(id=token.id) for token in image.tokens.values() if goes(token)]

@@ -15,6 +15,7 @@ from typing import Final
 
 from tidelog.broker.broker import Broker
 from tidelog.config.setting import split_list
+from tidelog.security import tokens
 from tidelog.security.failures import AuthenticationFailed
 from tidelog.security.principals import USER, Principal
 from tidelog.security.sasl import Proved
@@ -94,4 +95,8 @@ class Identities:
 
     async def check_token(self, token: str) -> Proved:
         """Whose token it is, and until when; AuthenticationFailed if it is none."""
-        raise AuthenticationFailed("this node takes no tokens")
+        token_id = tokens.id_of(token)
+        stored = None if token_id is None else self._broker.image.tokens.get(token_id)
+        if stored is None or not tokens.is_token(token, stored, self.wall_ms()):
+            raise AuthenticationFailed("the token is wrong, has expired or was revoked")
+        return Proved(Principal(USER, stored.user), expires_ms=stored.expires_ms)

@@ -15,6 +15,7 @@
     transactions.py  transactional ids, and transactions that are aborted
     acls.py          permissions and denials, and what decides a question
     users.py         users, and what is stored of their passwords
+    tokens.py        what programs show over HTTP to say for which user they ask
     table.py         all rows
     reference.py     the page of all verbs
 

@@ -14,6 +14,7 @@ from tidelog.operators import (
     offsets,
     promotions,
     quorum,
+    tokens,
     topics,
     transactions,
     users,
@@ -36,6 +37,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         offsets,
         users,
         acls,
+        tokens,
     )
     for verb in family.VERBS
 }

@@ -9,6 +9,7 @@ same rules, whatever face it came through. This room imports only `errors` and `
 | `scram.py` | SCRAM, and what is stored of a password |
 | `sasl.py` | one exchange of messages that proves something, of each mechanism |
 | `refusals.py` | what a client is told that may not do what it asks for |
+| `tokens.py` | what programs show instead of a password, and what is stored of it |
 | `certificates.py` | whose certificate it is |
 | `failures.py` | what goes wrong where somebody proves who they are |
 | `secrets.py` | the secret that the nodes of a cluster share |

@@ -162,6 +162,7 @@ _BODIES: Final[dict[str, Callable[[_Draw], Any]]] = {
     "operations_promote_partition": lambda draw: {"node": draw.node()},
     "topics_make_topic": _new_topic,
     "acls_add_acls": lambda draw: {"acls": [{"principal": f"User:{OWN}", **_about(draw)}]},
+    "tokens_create_token": lambda draw: {"user": f"user-{draw.random.randint(1, 2)}", "days": 1},
     "users_set_user": lambda draw: {"password": f"{draw.random.random()}"},
     "topics_change_topic": _topic_change,
 }

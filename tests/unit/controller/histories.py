@@ -25,6 +25,8 @@ from tidelog.controller.records import (
     PartitionState,
     ProducerIdsGranted,
     SaltsChosen,
+    TokenGranted,
+    TokenRevoked,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -38,6 +40,7 @@ from tidelog.security.acls import Binding, Effect, Pattern
 from tidelog.security.permissions import Kind, Operation
 from tidelog.security.principals import Principal
 from tidelog.security.scram import Verifier
+from tidelog.security.tokens import Token
 
 NODES = (1, 2, 3, 4)
 AT = Endpoint(host="h", port=9)
@@ -191,6 +194,11 @@ def _forbid(draw, image, number):
     return AclRemoved(**msgspec.structs.asdict(added(draw(st.sampled_from(known)))))
 
 
+def _grant_token(draw, image, number):
+    token_id = draw(st.sampled_from(["t", "s"]))
+    return TokenGranted(token=Token(id=token_id, user="u", digest=b"digest", created_ms=number))
+
+
 def _start_alone(draw, image, number):
     node = draw(st.sampled_from(NODES))
     if node in image.brokers:
@@ -236,6 +244,8 @@ _KINDS = [
     _lead,
     lambda draw, image, number: VotersChanged(voters=voters(*_some(draw))),
     _change_user,
+    _grant_token,
+    lambda draw, image, number: TokenRevoked(id=draw(st.sampled_from(["t", "s"]))),
     lambda draw, image, number: SaltsChosen(secret=bytes([number % 256])),
     lambda draw, image, number: ProducerIdsGranted(node=1, end=image.producer_ids_end + 1000),
     _allow,

@@ -34,6 +34,7 @@ from tidelog.controller.records import (
     PartitionState,
     ProducerIdsGranted,
     SnapshotBegan,
+    TokenGranted,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -43,6 +44,7 @@ from tidelog.controller.records import (
 from tidelog.controller.snapshot import decode_snapshot, encode_snapshot
 from tidelog.model import Endpoint
 from tidelog.security.scram import Verifier
+from tidelog.security.tokens import Token
 
 ID, OTHER_ID = UUID(int=77), UUID(int=78)
 DEFAULTS = Defaults(partitions=3, replication=-1, topic=TopicConfig())
@@ -222,6 +224,9 @@ def test_what_fits_can_be_applied_and_a_snapshot_of_it_read(image):
         UserChanged(name="bob", verifiers={"SCRAM-SHA-256": Verifier(b"salt" * 4, 1, b"", b"")}),
         UserChanged(name="bob", verifiers={"MD5": Verifier(b"salt" * 4, 20_000, b"", b"")}),
         UserChanged(name="nobody", verifiers={}),
+        TokenGranted(token=Token(id="x", user="bob", digest=bytes(32), created_ms=1)),
+        TokenGranted(token=Token(id="0" * 16, user="bob", digest=b"", created_ms=1)),
+        TokenGranted(token=Token(id="0" * 16, user="", digest=bytes(32), created_ms=1)),
         NodeConfigChanged(node=None, config={"data": "/tmp"}),
         NodeConfigChanged(node=None, config={"num.partitions": "many"}),
         NodeConfigChanged(node=9, config={}),

@@ -22,6 +22,8 @@ from tidelog.controller.records import (
     ProducerIdsGranted,
     SaltsChosen,
     SnapshotBegan,
+    TokenGranted,
+    TokenRevoked,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -34,6 +36,7 @@ from tidelog.controller.records import (
 from tidelog.model import Endpoint
 from tidelog.raft.voters import ReplicaKey
 from tidelog.security.scram import Verifier
+from tidelog.security.tokens import Token
 
 STATE = PartitionState(2**32 - 1, (1, 2, 3), (1, 3), -1, 7, 9, (2,), (4,), (2,), (ReplicaKey(1, "d"),))
 
@@ -79,6 +82,8 @@ RECORDS = [
     UserChanged(name="u", verifiers={"SCRAM-SHA-256": Verifier(b"salt", 16384, b"stored", b"server")}),
     UserChanged(name="u", verifiers={}),
     SaltsChosen(secret=b"secret"),
+    TokenGranted(token=Token(id="00", user="u", digest=b"digest", created_ms=1, expires_ms=2, note="n")),
+    TokenRevoked(id="00"),
 ]
 
 ALONE = [
@@ -111,10 +116,10 @@ def test_a_record_is_a_format_byte_and_a_map_tagged_with_its_name(record):
 
 
 def test_no_secret_of_a_user_is_shown_where_records_are_logged():
-    shown = repr(RECORDS[-3:])
+    shown = repr(RECORDS[-5:])
 
     assert "'u'" in shown and "16384" in shown
-    assert not any(secret in shown for secret in ("salt", "stored", "server", "secret"))
+    assert not any(secret in shown for secret in ("salt", "stored", "server", "secret", "digest"))
 
 
 def test_a_field_of_a_later_version_is_passed_over():

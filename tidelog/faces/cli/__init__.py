@@ -47,6 +47,7 @@ from tidelog.faces.cli import (
     simulate,
     start,
     stream,
+    tokens,
     topics,
     transactions,
     users,
@@ -116,6 +117,7 @@ app.add_typer(elect.app, name="elect")
 app.add_typer(quorum.app, name="quorum")
 app.add_typer(users.app, name="users")
 app.add_typer(acls.app, name="acls")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(log.app, name="log")
 app.add_typer(backup.app, name="backup")
 app.add_typer(certs.app, name="certs")

@@ -9,6 +9,7 @@ The server
     api.py          operations as a table; sockets.py: WebSockets in it
     permissions.py  what an operation needs, as a part of its row
     openapi.py      the description of that table, OpenAPI 3.1; docs.py: a page that shows it
+    guard.py        who is let in: by which name, from which page, with what proof
     cors.py         what pages of other origins may do
     pacing.py       the loop shared between requests and others
     problems.py     errors as application/problem+json (RFC 9457)

@@ -45,6 +45,7 @@ from tidelog.faces.http.edge.messages import (
 )
 from tidelog.faces.http.edge.routes import Table
 from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
+from tidelog.faces.http.guard import Guard
 from tidelog.faces.http.problems import Problem, problem, problem_of
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 from tidelog.faces.http.sockets import socket_endpoint
@@ -97,6 +98,7 @@ class App:
         self._name = broker.host.new_id().hex[:16]
         """How the ids of its requests begin: of one that is random their number makes 32 digits."""
         self._requests = 0
+        self._guard = Guard(node)
         self._cors = Cors.of(split_list(broker.config.http_cors_origins))
         kept: dict[Any, Any] = {}
         known = all_operations()
@@ -121,6 +123,7 @@ class App:
             response = preflight
         else:
             try:
+                await self._guard.let_in(request)
                 bytes_max = request.bytes_max = self._broker.config.http_max_body_bytes
                 length = request.headers.first.get(b"content-length")
                 if length is not None and not _is_at_most(length, bytes_max):
@@ -142,6 +145,7 @@ class App:
         """Serve a socket to its end; the answer that refuses it, if it was not accepted."""
         socket.request_id = self._id_of(socket)
         try:
+            await self._guard.let_in(socket)
             found = self._sockets.find(WEB_SOCKET, socket.path)
             if found is None:
                 raise self._nothing_there(socket)

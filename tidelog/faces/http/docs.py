@@ -13,17 +13,14 @@ from importlib import resources
 from typing import Final
 
 from tidelog.faces.http.api import Call, Operation, tagged
-from tidelog.faces.http.edge.messages import Response
+from tidelog.faces.http.edge.messages import HTML, Response
 from tidelog.faces.http.permissions import FREE
-
-HTML: Final = "text/html"
 
 
 async def show_docs(call: Call) -> Response:
     page, policy = await call.broker.host.offload.run(read_page)
     headers = {
         "content-security-policy": policy,
-        "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
         "cache-control": "no-cache",
     }

@@ -28,7 +28,7 @@ class HttpListener:
     def __init__(self, host: Host, node: "Node", certificates: "Certificates | None" = None) -> None:
         """With `certificates` clients speak TLS."""
         self._host = host
-        self._tls = None if certificates is None else certificates.context
+        self._certificates = certificates
         self._node = node
         self._listening: asyncio.AbstractServer | None = None
         self._server: Server | None = None
@@ -38,7 +38,8 @@ class HttpListener:
 
     async def start(self, at: Endpoint) -> Endpoint:
         """Listen; where that turned out to be."""
-        self._listening = await self._host.network.serve(self._accept, at.host, at.port, tls=self._tls)
+        tls = None if self._certificates is None else self._certificates.context
+        self._listening = await self._host.network.serve(self._accept, at.host, at.port, tls=tls)
         sockets = getattr(self._listening, "sockets", ())
         return Endpoint(host=at.host, port=sockets[0].getsockname()[1] if sockets else at.port)
 
@@ -88,6 +89,8 @@ class HttpListener:
             self._loading = None
             return
         server = self._server = make(self._node)
+        if self._certificates is not None:
+            server.principal_of = self._certificates.principal
         for one in list(self.waiting):
             one.hand_over(server.connection())
 

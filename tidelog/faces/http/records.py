@@ -18,11 +18,11 @@ import msgspec
 
 from tidelog.faces.http.api import JSON, Call, Operation, Param, tagged
 from tidelog.faces.http.edge.messages import Request, Response
+from tidelog.faces.http.guard import refuse_foreign_page
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.permissions import on_topic
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.schemas import PAGE_BYTES_MAX, Form, PartShower, PartWriters, SchemaDesk, SchemaUsed
-from tidelog.faces.http.sockets import refuse_foreign_page
 from tidelog.faces.http.values import BASE64, SHOWN, TEXT, encode_value, show_value
 from tidelog.faces.http.writes import WRITE_PARAMS, wanted_of
 from tidelog.records import Record

@@ -3,17 +3,16 @@
 Rule 1: what is wrong with a request is said before the socket is accepted, as a problem document
         with its status; afterwards by a close frame with a code and a reason.
 Rule 2: a browser lets any page open a socket to anybody, and tells us only whose page it is. So
-        pages of other origins than our own and those in `http.cors.origins` are refused.
+        a socket counts as what changes something, and `guard` refuses those of pages elsewhere.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tidelog.config.setting import split_list
 from tidelog.errors import BrokerError
 from tidelog.faces.http.api import Call, Operation, require_cluster
-from tidelog.faces.http.edge.messages import Head, Request
+from tidelog.faces.http.edge.messages import Request
 from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
 from tidelog.faces.http.problems import Problem, problem_of
 
@@ -43,7 +42,6 @@ def socket_endpoint(
     takes = operation.takes
 
     async def serve(socket: WebSocket) -> None:
-        refuse_foreign_page(node, socket)
         require_cluster(node, operation)
         if node.is_stopping:
             raise Problem(503, "the node is stopping; go to another")
@@ -61,16 +59,6 @@ def socket_endpoint(
             await _close(socket, NORMAL, "")
 
     return serve
-
-
-def refuse_foreign_page(node: "Node", asked: Head) -> None:
-    """Problem if a page asks that may not read our answers, where its browser would let it."""
-    origin = asked.headers.get("origin")
-    if origin is None or origin.partition("://")[2] == asked.headers.get("host"):
-        return
-    allowed = split_list(node.broker.config.http_cors_origins)
-    if origin not in allowed and "*" not in allowed:
-        raise Problem(403, f"pages of {origin!r} may not do that here; http.cors.origins has those that may")
 
 
 def _farewell(call: Call, error: Exception) -> tuple[int, str]:

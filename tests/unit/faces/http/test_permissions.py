@@ -43,6 +43,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/reassignments": {"balance": True},
     "POST /v1/groups/{group:path}/reset": {"topic": "tee", "to": "latest"},
     "PUT /v1/users/{user}": {"password": "secret"},
+    "POST /v1/tokens": {"user": "u"},
 }
 """What a request says where an empty object is not enough."""
 QUERIES = {

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 
 from tidelog.faces.http.edge.messages import Headers, Request, Response
+from tidelog.faces.http.edge.routes import target_of
 from tidelog.faces.http.edge.sockets import SocketConnection, WebSocket
 from tidelog.faces.http.problems import MEDIA_TYPE, problem_bytes
 from tidelog.host import give_up_on_silence
@@ -85,6 +86,7 @@ class HttpConnection(asyncio.Protocol):
         "_moved_at",
         "_parser",
         "_pieces",
+        "_principal",
         "_queue",
         "_running",
         "_server",
@@ -143,6 +145,7 @@ class HttpConnection(asyncio.Protocol):
         give_up_on_silence(transport)
         self.transport = transport
         self._host: str = (self.client or ("",))[0]
+        self._principal = self._server.principal_of(transport)
         if self._server.is_full:
             transport.abort()
         self._server.connections[self] = None
@@ -223,7 +226,7 @@ class HttpConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         parser = self._parser
-        path, query = _target(self._url)
+        path, query = target_of(self._url)
         if self._queue or self._running is not None:
             waiting = len(self._queue) + (self._running is not None)
             if waiting > PIPELINED_MAX or parser.should_upgrade():
@@ -235,6 +238,7 @@ class HttpConnection(asyncio.Protocol):
         method: bytes = parser.get_method()
         name = _METHODS.get(method) or method.decode()
         request = Request(name, path, query, Headers(self._headers), self._host)
+        request.principal = self._principal
         if not parser.should_keep_alive():
             request.keep_alive = False
         if parser.get_http_version() == "1.0":
@@ -280,8 +284,9 @@ class HttpConnection(asyncio.Protocol):
             self.data_received(b"%b%b\r\n%b" % (start, b"".join(kept), rest))
             return
         del self._server.connections[self]
-        path, query = _target(self._url)
+        path, query = target_of(self._url)
         socket = WebSocket("WS", path, query, Headers(self._headers), self._host)
+        socket.principal = self._principal
         connection = SocketConnection(self._server, socket)
         connection.connection_made(self.transport)
         if self._writable is not None:
@@ -486,15 +491,3 @@ def _parser_for(connection: HttpConnection) -> Any:
     # A client that says "connection: close" may have sent more, which is not answered.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
-
-
-def _target(url: bytes) -> tuple[bytes, bytes]:
-    """Path and query of a request's target; HttpParserInvalidURLError if there are none."""
-    if url[:1] == b"/" and b"#" not in url and url[:2] != b"//" and url.isascii():
-        path, _, query = url.partition(b"?")
-        return path, query
-    parsed = httptools.parse_url(url)
-    path = parsed.path or b"/"
-    if not path.isascii():
-        raise httptools.HttpParserInvalidURLError("a path is ASCII")
-    return path, parsed.query or b""

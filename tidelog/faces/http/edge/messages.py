@@ -22,6 +22,11 @@ Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 REQUEST_ID: Final = "x-request-id"
 UNBOUNDED: Final = 1 << 62
 
+HTML: Final = "text/html"
+_FOR_BROWSERS: Final = b"x-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n"
+"""What comes from here is what it says it is, and no part of pages elsewhere."""
+_NO_PAGE: Final = b"content-security-policy: default-src 'none'; frame-ancestors 'none'\r\n"
+"""Shown as a page it may do nothing."""
 _NO_PARAMS: Final[Mapping[str, str]] = MappingProxyType({})
 _WITHOUT_LENGTH: Final = frozenset({204, 304})
 _UNFIT: Final = frozenset("\r\n\0")
@@ -231,7 +236,9 @@ def _start(status: int, media_type: str | None) -> bytes:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = ""
-    start = f"HTTP/1.1 {status} {phrase}\r\n".encode()
+    start = f"HTTP/1.1 {status} {phrase}\r\n".encode() + _FOR_BROWSERS
+    if media_type != HTML:  # a page says for itself what it needs
+        start += _NO_PAGE
     if media_type is None:
         return start
     is_text = media_type.startswith("text/") and "charset=" not in media_type

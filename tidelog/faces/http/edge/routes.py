@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from re import Match
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+import httptools
+
 T = TypeVar("T")
 
 _SEGMENTS: Final = 2
@@ -76,3 +78,15 @@ def _compile(path: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
 
 def _start_of(path: str) -> str:
     return "/".join(path.split("/", _SEGMENTS + 1)[: _SEGMENTS + 1])
+
+
+def target_of(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request's target; HttpParserInvalidURLError if there are none."""
+    if url[:1] == b"/" and b"#" not in url and url[:2] != b"//" and url.isascii():
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    path = parsed.path or b"/"
+    if not path.isascii():
+        raise httptools.HttpParserInvalidURLError("a path is ASCII")
+    return path, parsed.query or b""

@@ -15,6 +15,7 @@ from tidelog.faces.http.edge.connection import HttpConnection
 from tidelog.faces.http.edge.messages import Request, Response
 from tidelog.faces.http.edge.sockets import SocketConnection, WebSocket
 from tidelog.faces.http.pacing import Meter
+from tidelog.security.principals import ANONYMOUS, Principal
 
 SWEEP_SECONDS: Final = 5.0
 END_SECONDS_MAX: Final = 1.0
@@ -56,6 +57,8 @@ class Server:
         self.connections: dict[Connection, None] = {}
         self.tasks: dict[Request | WebSocket, asyncio.Task[None]] = {}
         """Of the requests that wait for something."""
+        self.principal_of: Callable[[asyncio.BaseTransport], Principal] = lambda transport: ANONYMOUS
+        """Who has proved by a certificate who it is."""
         self.left = asyncio.Event()
         """Set whenever a connection has ended."""
         self._wall_ms = wall_ms
