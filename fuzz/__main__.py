@@ -53,8 +53,15 @@ def _schemas() -> Fuzzer:
     return SchemasFuzzer()
 
 
+def _peers() -> Fuzzer:
+    from fuzz.peers import PeersFuzzer
+
+    return PeersFuzzer()
+
+
 FUZZERS: dict[str, Callable[[], Fuzzer]] = {
     "connections": _connections,
+    "peers": _peers,
     "requests": _requests,
     "records": _records,
     "recovery": _recovery,

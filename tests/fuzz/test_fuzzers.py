@@ -22,6 +22,7 @@ CASES = {
     "records": 2500,
     "requests": 80,
     "connections": 180,
+    "peers": 1500,
     "recovery": 2500,
     "files": 3000,
     "columns": 500,
@@ -125,6 +126,10 @@ def _unpack_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _believe_any_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.security.secrets.Secret.key_of", lambda self, *proof: self.newest)
+
+
 def _believe_any_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.log.segment.crc_matches", lambda batch, header: True)
 
@@ -153,6 +158,7 @@ def _read_past_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PLANTED = {
+    "peers": _believe_any_stranger,
     "connections": _never_give_back,
     "requests": _expect_no_damage,
     "records": _unpack_without_limit,

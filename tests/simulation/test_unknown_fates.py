@@ -68,8 +68,8 @@ def test_a_registration_that_was_held_up_does_not_end_the_life_of_a_later_proces
         world.run_until(lambda: world.is_up(node), 20)
         epoch = world.node(node).broker.membership.broker_epoch
 
-        hub = world.node(decides).broker.member.hub
-        process = world.machines[decides].process
+        hub = world.node(node).broker.member.hub
+        process = world.machines[node].process
         assert process is not None
         asking = world.loop.create_task(
             hub.ask(decides, late, RegisterAnswer, seconds_max=2.0), context=process.context.copy()

@@ -6,6 +6,7 @@ links, logs and the clock of `tidelog.host`, and nothing of clients or of Kafka'
 
     member.py            all of it put together, for one node
     hub.py               links to all peers, and who handles what comes from them
+    answering.py         work that ends with an answer to a peer
     messages.py          what nodes say to each other beside the quorum's own messages
     formation.py         how a quorum comes to be, and how a node finds its own
     quorum.py            drives one member of the quorum: machine, log, vote, clock, peers

@@ -10,10 +10,12 @@ Rule 4: a heartbeat is answered by a controller that has proof to have led after
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
+from tidelog.cluster.answering import answered
 from tidelog.cluster.leadership import Leadership
 from tidelog.cluster.member import ClusterMember
 from tidelog.cluster.messages import (
@@ -32,7 +34,7 @@ from tidelog.controller.image import Place as PartitionPlace
 from tidelog.controller.in_sync import WantedInSync, change_many
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.records import MetadataRecord, PartitionChanged
-from tidelog.errors import BrokerError, NotController, StaleBrokerEpoch, StorageError
+from tidelog.errors import BrokerError, InvalidRequest, NotController, StaleBrokerEpoch, StorageError
 from tidelog.host import Host
 from tidelog.model import Epoch, NodeId
 from tidelog.peers.listener import Answer
@@ -152,7 +154,14 @@ class ActiveController:
 
     def _on_register(self, source: NodeId, asked: Register, place: Answer | None) -> None:
         assert place is not None
-        self._member.quorum.spawn(self._register(asked, place))
+        if asked.registration.node != source:
+            problem = f"node {source} cannot register node {asked.registration.node}"
+            place.send(RegisterAnswer(problem=problem, code=InvalidRequest.code))
+            return
+        self._answer(self._register(asked, place), place)
+
+    def _answer(self, work: Coroutine[Any, Any, None], place: Answer) -> None:
+        self._member.quorum.spawn(answered(work, place))
 
     async def _register(self, asked: Register, place: Answer) -> None:
         wanted, metadata = asked.registration, self._metadata
@@ -179,6 +188,9 @@ class ActiveController:
     def _on_heartbeat(self, source: NodeId, beat: Beat, place: Answer | None) -> None:
         assert place is not None
         heartbeat, now = beat.heartbeat, self._now()
+        if heartbeat.node != source:
+            place.fail(f"node {source} has no heart of node {heartbeat.node}")
+            return
         if beat.process not in ("", self._process):  # it told the rest to this node's last process
             heartbeat = replace(heartbeat, has_unheard=True)
         if self._controller is None:
@@ -190,9 +202,9 @@ class ActiveController:
             return
         with suppress(BrokerError):  # of a life that is over, or not known here: so it is told
             self.controller.heard(self._metadata.image, heartbeat, now)
-        self._member.quorum.spawn(self._answer(heartbeat, place))
+        self._answer(self._tell_standing(heartbeat, place), place)
 
-    async def _answer(self, heartbeat: Heartbeat, place: Answer) -> None:
+    async def _tell_standing(self, heartbeat: Heartbeat, place: Answer) -> None:
         """Say how the broker stands once it is certain that nobody else could."""
         if not await self._leadership.confirmed():
             place.send(HeartbeatAnswer(is_controller=False, process=self._process))
@@ -216,7 +228,10 @@ class ActiveController:
 
     def _on_change_in_sync(self, source: NodeId, asked: ChangeInSync, place: Answer | None) -> None:
         assert place is not None, "it is a question"
-        self._member.quorum.spawn(self._judge(asked.wanted, place))
+        if any(wanted.leader != source for wanted in asked.wanted):
+            place.fail(f"node {source} speaks for other leaders")
+            return
+        self._answer(self._judge(asked.wanted, place), place)
 
     async def _judge(self, wanted: Sequence[WantedInSync], place: Answer) -> None:
         refused: dict[int, BrokerError] = {}
@@ -241,7 +256,7 @@ class ActiveController:
                 return []  # it is done
             return [step_down(at, self.controller.electorate(image))]
 
-        self._member.quorum.spawn(self._have_decided(decide, {}, place))
+        self._answer(self._have_decided(decide, {}, place), place)
 
     async def _have_decided(
         self,

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from tidelog.cluster.answering import answered
 from tidelog.cluster.hub import Hub
 from tidelog.cluster.messages import Proposal, ProposalAnswer, ProposalFate
 from tidelog.cluster.quorum import Quorum
@@ -302,7 +303,7 @@ class Metadata:
 
     def on_proposal(self, source: NodeId, proposal: Proposal, place: Answer | None) -> None:
         assert place is not None
-        self._quorum.spawn(self._take(source, proposal, place))
+        self._quorum.spawn(answered(self._take(source, proposal, place), place))
 
     async def _take(self, source: NodeId, proposal: Proposal, place: Answer) -> None:
         # Records prove it, too: they are committed, or not.

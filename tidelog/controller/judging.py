@@ -44,6 +44,7 @@ from tidelog.controller.records import (
     TopicDeleted,
     UserChanged,
     VotersChanged,
+    topic_id_of,
 )
 from tidelog.errors import BrokerError, ConfigError
 from tidelog.model import METADATA_TOPIC, METADATA_TOPIC_ID, NO_NODE, NodeId, topic_name_problem
@@ -353,7 +354,7 @@ def _unfit_binding(record: AclAdded | AclRemoved) -> str | None:
 
 def _uuid(written: str) -> UUID | None:
     try:
-        return UUID(written)
+        return topic_id_of(written)
     except ValueError:
         return None
 

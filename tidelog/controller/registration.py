@@ -10,14 +10,25 @@ Rule 3: a disk that was the last one in sync is remembered by its id. If it come
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidelog.controller import elections
 from tidelog.controller.elections import Electorate
 from tidelog.controller.image import BrokerImage, ClusterImage, PartitionImage, Place
 from tidelog.controller.records import BrokerRegistered, MetadataRecord, PartitionChanged
-from tidelog.errors import DuplicateBrokerRegistration, InconsistentClusterId, StaleBrokerEpoch
+from tidelog.errors import (
+    DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    InvalidRequest,
+    StaleBrokerEpoch,
+)
 from tidelog.model import NO_NODE, Endpoint, NodeId, Offset
 from tidelog.raft.voters import ReplicaKey
+
+NODE_MAX: Final = 2**31 - 1
+PORT_MAX: Final = 65535
+LISTENERS_MAX: Final = 20
+TEXT_CHARACTERS_MAX: Final = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +63,8 @@ def register(
     `end` is where the log ends: the broker epoch is the offset of the registration, so that a
     broker which has applied the log beyond it knows that it is registered.
     """
+    if problem := _problem(wanted):
+        raise InvalidRequest(problem)
     if wanted.cluster_id != cluster_id:
         raise InconsistentClusterId(
             f"node {wanted.node} belongs to the cluster {wanted.cluster_id}, this is {cluster_id}; "
@@ -78,6 +91,22 @@ def register(
     ]
     records += _begin_life(image, known, wanted, electorate.without_nodes([wanted.node]))
     return records
+
+
+def _problem(wanted: Registration) -> str | None:
+    """Say why no process can say this of itself, or None."""
+    places = [wanted.kafka, wanted.peer, *wanted.listeners.values()]
+    if wanted.http is not None:
+        places.append(wanted.http)
+    texts = [wanted.incarnation, wanted.directory, wanted.rack or "", *(place.host for place in places)]
+    texts += wanted.listeners
+    if not 0 <= wanted.node <= NODE_MAX:
+        return f"{wanted.node} is no node's number"
+    if len(places) > LISTENERS_MAX or not all(0 <= place.port <= PORT_MAX for place in places):
+        return "the addresses are none"
+    if not all(len(text) <= TEXT_CHARACTERS_MAX and text.isprintable() for text in texts):
+        return "a name or an address is too long, or cannot be printed"
+    return None
 
 
 def is_late(known: BrokerImage, wanted: Registration) -> bool:

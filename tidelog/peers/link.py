@@ -23,7 +23,7 @@ from tidelog.host import Host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.breaker import Breaker, BreakerStatus
 from tidelog.peers.handshake import NONCE_BYTES, Dialer, NotProved, Seals, Trust
-from tidelog.peers.stream import PeerUnreachable, Stream
+from tidelog.peers.stream import PeerUnreachable, Stream, printable
 from tidelog.peers.wire import REFUSED, Challenge, Hello, PeerRefused, Refusal, Welcome
 
 _log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class Link:
     def _failed(self, error: Exception) -> PeerUnreachable | PeerRefused:
         self._place += 1
         is_down = isinstance(error, ConnectionRefusedError)
-        what = "nobody listens there" if is_down else str(error) or "no answer"
+        what = "nobody listens there" if is_down else printable(str(error)) or "no answer"
         opens = self._breaker.failed(self._host.clock.monotonic(), what, draw=self._host.random.random())
         if isinstance(error, PeerRefused):
             if self._said != what:

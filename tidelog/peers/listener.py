@@ -20,7 +20,7 @@ from tidelog.errors import TidelogError
 from tidelog.host import Bytes, Clock, Host
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.handshake import NONCE_BYTES, Doorkeeper, NotProved, Seals, Trust
-from tidelog.peers.stream import Stream
+from tidelog.peers.stream import Stream, printable
 from tidelog.peers.wire import (
     ANSWER,
     FAILURE,
@@ -262,7 +262,7 @@ class _Complaints:
             self._unsaid += 1
             return
         more = f" ({self._unsaid} more were refused since the last such line)" if self._unsaid else ""
-        _log.warning("refused a peer from %s: %s%s", host, problem, more)
+        _log.warning("refused a peer from %s: %s%s", host, printable(problem), more)
         self._unsaid = 0
         said_at.pop(host, None)
         if len(said_at) >= _HOSTS_SAID_MAX:

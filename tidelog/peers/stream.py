@@ -39,7 +39,14 @@ UNSENT_BYTES_MAX: Final = 256 * 1024 * 1024
 KERNEL_SECONDS_MAX: Final = 10
 """For which the kernel waits for an acknowledgement before it gives a connection up."""
 _NUMBERS: Final = 2**32
+_SHOWN_CHARACTERS_MAX: Final = 500
 _NO_DATA: Final = memoryview(bytearray())
+
+
+def printable(text: str) -> str:
+    """What another side said, as it may stand in a log: in one line, and not without end."""
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_SHOWN_CHARACTERS_MAX])
+    return shown if len(text) <= _SHOWN_CHARACTERS_MAX else shown + "..."
 
 
 class PeerUnreachable(TidelogError):

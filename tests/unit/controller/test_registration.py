@@ -1,3 +1,4 @@
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -22,7 +23,12 @@ from tidelog.controller.records import (
     TopicCreated,
 )
 from tidelog.controller.registration import Registration, register
-from tidelog.errors import DuplicateBrokerRegistration, InconsistentClusterId, StaleBrokerEpoch
+from tidelog.errors import (
+    DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    InvalidRequest,
+    StaleBrokerEpoch,
+)
 from tidelog.model import NO_NODE, Endpoint
 from tidelog.raft.voters import ReplicaKey
 
@@ -273,3 +279,27 @@ def test_an_eligible_replica_leads_instead_of_the_lost_disk():
     assert states(records) == [(3, (3,), (), 5, 6)]
     changed = [record for record in records if isinstance(record, PartitionChanged)]
     assert changed[0].state.lost == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"node": -1},
+        {"node": 2**31},
+        {"kafka": Endpoint(host="x" * 300, port=1)},
+        {"peer": Endpoint(host="here", port=70_000)},
+        {"http": Endpoint(host="two\nlines", port=1)},
+        {"rack": "x" * 300},
+        {"incarnation": "x" * 300},
+        {"directory": "\0"},
+        {"listeners": {str(number): Endpoint(host="here", port=1) for number in range(30)}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_no_process_can_say_of_itself_is_refused(changes):
+    image = image_after(*cluster(1, 2))
+    said = registration(7)
+
+    assert decide(image, said)
+    with pytest.raises(InvalidRequest):
+        decide(image, replace(said, **changes))
