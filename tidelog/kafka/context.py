@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.errors import BrokerError
 from tidelog.host import Bytes
 from tidelog.kafka.permissions import ALL_OF, NEEDS, OPERATION_CODES
-from tidelog.security.authorizer import Access, Authorizer, refusal
+from tidelog.security.authorizer import Access, Authorizer, host_of, refusal
 from tidelog.security.permissions import CLUSTER_NAME, OPERATIONS_OF, Kind
 from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.wire.apis import Api
@@ -95,5 +95,7 @@ def judge(client: Client, authorizer: Authorizer) -> Access:
     """
     access = client.access
     if access is None or access.principal is not client.principal:
-        access = client.access = Access(authorizer, client.principal, client.address.rpartition(":")[0])
+        access = client.access = Access(
+            authorizer, client.principal, host_of(client.address.rpartition(":")[0])
+        )
     return access

@@ -6,6 +6,7 @@ Rule 3: an answer has a topic's facts and not its partitions, which may be very 
         sends those in slices (`faces/http/topics.py`).
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import msgspec
@@ -20,7 +21,7 @@ from tidelog.controller.records import MetadataRecord
 from tidelog.errors import ConfigError, InvalidConfig
 from tidelog.log.directory import encode_id
 from tidelog.model import INTERNAL_TOPICS
-from tidelog.operators.values import LIMIT, After, Limit, page
+from tidelog.operators.values import LIMIT, After, Limit, page_shown
 from tidelog.operators.verbs import DESCRIBE_TOPICS, Http, Permission, Verb
 from tidelog.security.permissions import Kind, Operation
 
@@ -90,8 +91,9 @@ class TopicDropped(msgspec.Struct, kw_only=True):
 
 async def list_topics(desk: "Desk", asked: ListTopics) -> TopicList:
     topics = desk.broker.image.topics
-    shown = (name for name in topics if desk.shows(DESCRIBE_TOPICS, name))
-    names, following = page(shown, limit=asked.limit, after=asked.after)
+    names, following = await page_shown(
+        topics, limit=asked.limit, after=asked.after, shows=partial(desk.shows, DESCRIBE_TOPICS)
+    )
     return TopicList(topics=[_listed(desk, topics[name]) for name in names], next=following)
 
 

@@ -7,6 +7,7 @@ Rule 2: an orphan is open in a partition and known to no coordinator. Partitions
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -24,7 +25,7 @@ from tidelog.errors import (
 )
 from tidelog.model import NO_NODE, TRANSACTIONS_TOPIC, NodeId, TopicPartition
 from tidelog.operators import offsets
-from tidelog.operators.values import LIMIT, LISTED_MAX, After, Limit, Place, page
+from tidelog.operators.values import LIMIT, LISTED_MAX, After, Limit, Place, page_shown
 from tidelog.operators.verbs import (
     ALTER_CLUSTER,
     DESCRIBE_CLUSTER,
@@ -298,8 +299,9 @@ async def list_transactions(desk: "Desk", asked: ListTransactions) -> Transactio
         found = {name: one for name, one in known.items() if one.overdue}
     elif asked.state is not None:
         found = {name: one for name, one in known.items() if one.state == asked.state}
-    shown = (name for name in found if desk.shows(DESCRIBE_IDS, name))
-    names, after = page(shown, limit=asked.limit, after=asked.after)
+    names, after = await page_shown(
+        found, limit=asked.limit, after=asked.after, shows=partial(desk.shows, DESCRIBE_IDS)
+    )
     orphans = _orphans(desk.broker, [one for some in opened for one in some.open], known.values())
     return Transactions(
         transactions=[_listed(found[name]) for name in names],

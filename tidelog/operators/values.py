@@ -4,7 +4,8 @@ Rule: a page begins after a name, not at a number: what is made or deleted meanw
 that was not listed yet, and the name itself need not be there any more.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from heapq import nsmallest
 from typing import Annotated, Final, TypeAlias
 
@@ -16,6 +17,8 @@ from tidelog.model import TopicPartition
 
 LISTED_MAX: Final = 1000
 """What an answer lists beside its subject; all are counted."""
+
+_JUDGED_AT_ONCE: Final = 100
 
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 NodeNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -65,6 +68,21 @@ def page(names: Iterable[str], *, limit: int, after: str | None) -> tuple[list[s
     if len(found) <= limit:
         return found, None
     return found[:limit], found[limit - 1]
+
+
+async def page_shown(
+    names: Iterable[str], *, limit: int, after: str | None, shows: Callable[[str], bool]
+) -> tuple[list[str], str | None]:
+    """As `page`, of those that the reader may see; many that it may not are passed over in slices."""
+    found: list[str] = []
+    for count, name in enumerate(sorted(names if after is None else (n for n in names if n > after)), 1):
+        if count % _JUDGED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # others get their turn
+        if shows(name):
+            if len(found) == limit:
+                return found, found[-1]
+            found.append(name)
+    return found, None
 
 
 def page_places(

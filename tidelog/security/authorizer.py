@@ -26,6 +26,7 @@ ANSWERS_MAX: Final = 1024
 """What is kept of one client; then it begins anew."""
 CLIENTS_MAX: Final = 1024
 """Clients without a connection of their own that are remembered, by principal and host."""
+_MAPPED: Final = "::ffff:"
 SUPER_USERS_SEPARATOR: Final = ";"
 """As Kafka writes it: names of certificates hold commas."""
 
@@ -43,6 +44,11 @@ def parse_super_users(text: str) -> frozenset[Principal]:
     """Read `User:NAME;User:NAME`; ValueError with what is wrong."""
     words = (word.strip() for word in text.split(SUPER_USERS_SEPARATOR))
     return frozenset(Principal.parse(word) for word in words if word)
+
+
+def host_of(address: str) -> str:
+    """The address as ACLs write it: one of IPv4 that came through a socket of IPv6 is of IPv4."""
+    return address.removeprefix(_MAPPED)
 
 
 class Authorizer:

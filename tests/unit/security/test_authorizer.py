@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.security.acls import Acls, Binding, Effect
-from tidelog.security.authorizer import ANSWERS_MAX, CLIENTS_MAX, Authorizer, parse_super_users
+from tidelog.security.authorizer import ANSWERS_MAX, CLIENTS_MAX, Authorizer, host_of, parse_super_users
 from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation, Resource
 from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.security.refusals import ClusterAuthorizationFailed, TopicAuthorizationFailed
@@ -86,6 +86,11 @@ def test_what_is_kept_is_bounded():
 
     assert len(access.answers().found) <= ANSWERS_MAX
     assert len(authorizer._clients) == CLIENTS_MAX
+
+
+def test_an_address_of_ipv4_is_one_however_it_came():
+    assert host_of("::ffff:10.0.0.1") == host_of("10.0.0.1") == "10.0.0.1"
+    assert host_of("::1") == "::1"
 
 
 def test_super_users_are_read_as_kafka_writes_them():

@@ -18,6 +18,7 @@ import msgspec
 from tidelog.faces.http.edge.messages import Head, Request, Response
 from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.problems import Problem
+from tidelog.security.authorizer import host_of
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -161,7 +162,7 @@ class Call:
     def access(self) -> "Access":
         """What the client may do, as whoever it has proved to be."""
         request = self.request
-        return self.node.broker.authorizer.access(request.principal, request.host)
+        return self.node.broker.authorizer.access(request.principal, host_of(request.host))
 
     def judge(self) -> None:
         """Let the client do this, or raise the error that it gets; again, where it goes on for long."""

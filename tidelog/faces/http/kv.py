@@ -21,7 +21,7 @@ from tidelog.controller.decisions import NewTopic
 from tidelog.copies.views.kv import Change, Entry
 from tidelog.errors import BrokerError, TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.faces.http.api import Call, Operation, Param, json_answer, tagged
-from tidelog.faces.http.paging import AFTER, LIMIT, page
+from tidelog.faces.http.paging import AFTER, LIMIT, shown_page
 from tidelog.faces.http.permissions import DESCRIBES_EACH, on_bucket
 from tidelog.faces.http.problems import Problem, problem_of
 from tidelog.faces.http.values import show_key, show_stored
@@ -143,9 +143,8 @@ async def list_buckets(call: Call) -> Buckets:
         topic.name
         for topic in broker.image.topics.values()
         if topic.name not in INTERNAL_TOPICS and broker.topic_config(topic).compacts
-        if call.may(DESCRIBES_EACH, topic.name)
     ]
-    found, following = page(names, limit=call["limit"], after=call["after"])
+    found, following = await shown_page(call, names, DESCRIBES_EACH)
     topics = broker.image.topics
     return Buckets(
         buckets=[Bucket(name=name, partitions=len(topics[name].partitions)) for name in found], next=following

@@ -1,9 +1,11 @@
 """Long lists, page by page (`tidelog.operators.values`): the parameters that say which page."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from tidelog.faces.http.api import Call, Param
+from tidelog.faces.http.permissions import Need
 from tidelog.model import TopicPartition
 from tidelog.operators import values
 from tidelog.operators.values import page as page
@@ -13,6 +15,12 @@ AFTER: Final = Param(name="after", doc="Begin after this name: the `next` of the
 AFTER_PLACE: Final = Param(
     name="after", doc="Begin after this partition, such as `orders-3`: the `next` of the page before."
 )
+
+
+async def shown_page(call: Call, names: Iterable[str], need: Need) -> tuple[list[str], str | None]:
+    """The next page of names for which the client may do what `need` says; and what to give as `after`."""
+    shows = partial(call.may, need)
+    return await values.page_shown(names, limit=call["limit"], after=call["after"], shows=shows)
 
 
 def page_places(places: Iterable[TopicPartition], call: Call) -> tuple[list[TopicPartition], str | None]:

@@ -135,11 +135,11 @@ def require_copying(access: Access, source: Source) -> None:
 
     A queue is copied with the partition of `__queues` that it is in, and so with others.
     """
-    if source.pubsub is not None:
+    if source.pubsub:
         require_listening(access, source.pubsub)
-    elif source.queue is not None:
+    elif source.queue:
         COPIES.of(access, QUEUES_TOPIC)
-    elif source.room is not None:
+    elif source.room:
         COPIES.of(access, room_resource(source.room))
     else:
         COPIES.of(access, source.bucket or source.topic or "")

@@ -16,7 +16,7 @@ from tidelog.broker.topics import create_topic, delete_topic
 from tidelog.controller.decisions import NewTopic
 from tidelog.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from tidelog.faces.http.api import EVENTS, Call, Operation, Param, json_answer, tagged
-from tidelog.faces.http.paging import AFTER, LIMIT, page
+from tidelog.faces.http.paging import AFTER, LIMIT, shown_page
 from tidelog.faces.http.permissions import DESCRIBES_EACH_ROOM, on_room
 from tidelog.faces.http.problems import Problem
 from tidelog.faces.http.push import EventStream, Feed, Source, push_to_socket
@@ -99,8 +99,7 @@ def _missing(call: Call) -> Problem:
 async def list_rooms(call: Call) -> Rooms:
     topics = call.broker.image.topics
     names = [name.removeprefix(PREFIX) for name in topics if name.startswith(PREFIX)]
-    names = [name for name in names if call.may(DESCRIBES_EACH_ROOM, name)]
-    found, following = page(names, limit=call["limit"], after=call["after"])
+    found, following = await shown_page(call, names, DESCRIBES_EACH_ROOM)
     return Rooms(rooms=found, next=following)
 
 

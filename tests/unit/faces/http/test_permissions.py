@@ -212,6 +212,14 @@ def test_a_source_is_copied_by_nobody_who_may_not_read_it(world, source):
         assert world.ask(1, "/v1/replicate", "POST", body).status == 403
 
 
+def test_an_empty_name_beside_a_source_changes_nothing(world):
+    for empty in ({"room": ""}, {"pubsub": ""}, {"queue": ""}, {"bucket": ""}):
+        source = {"topic": "tee", **empty} if "bucket" in empty else {"bucket": "bee", **empty}
+        allow(world, *((Right.READ, Kind.TOPIC, name) for name in ("room.", "pubsub:", QUEUES_TOPIC)))
+
+        assert world.ask(1, "/v1/replicate", "POST", {"replica_id": "r", "source": source}).status == 403
+
+
 def test_a_queue_is_copied_with_others_and_so_by_who_may_read_them_all(world):
     body = {"replica_id": "r", "source": {"queue": "queue-q"}}
     allow(world, (Right.READ, Kind.TOPIC, "queue:queue-q"))
