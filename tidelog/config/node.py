@@ -45,6 +45,12 @@ class NodeConfig(SecurityConfig):
         False,
         "Talk to nodes without the secret, too: while the secret comes to a running cluster, and no longer.",
     )
+    first_user_file: str = setting(
+        "",
+        "File with one line, NAME:PASSWORD, of the user that is added to a cluster without users, so that "
+        "somebody can log in and add the others; name it in `super.users`, too. Only its owner and group "
+        "may read the file.",
+    )
     quorum_election_timeout_ms: int = setting(
         1000, "The least election timeout of a voter; the greatest is twice this.", least=50
     )
@@ -299,6 +305,8 @@ class NodeConfig(SecurityConfig):
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     cluster_secret: bytes = field(default=b"", repr=False)
     """What the file holds, as whoever makes the node has read it."""
+    first_user: str = field(default="", repr=False)
+    """NAME:PASSWORD of the file, likewise."""
     http_chosen: bool = False
     """Whether somebody set `http`: then it is served there, or the node does not start."""
 

@@ -11,7 +11,14 @@ from tidelog.controller.records import MetadataRecord, SaltsChosen, TokenGranted
 from tidelog.errors import InvalidRequest
 from tidelog.security.failures import UnacceptableCredential, UnknownUser
 from tidelog.security.principals import ANONYMOUS, NAME_CHARACTERS_MAX
-from tidelog.security.scram import HASHES, ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, Verifier
+from tidelog.security.scram import (
+    HASHES,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    PASSWORD_BYTES_MAX,
+    SALT_BYTES_MAX,
+    Verifier,
+)
 from tidelog.security.tokens import Token
 
 USERS_MAX: Final = 10_000
@@ -28,6 +35,12 @@ def check_name(name: str) -> str:
     if name == ANONYMOUS.name:
         raise InvalidRequest(f"{name} is whoever has proved nothing; choose another name")
     return name
+
+
+def check_password(password: str) -> None:
+    """UnacceptableCredential if nobody can have this password."""
+    if not 0 < len(password.encode("utf-8", "replace")) <= PASSWORD_BYTES_MAX:
+        raise UnacceptableCredential(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
 
 
 def check_cost(iterations: int, salt: bytes) -> None:

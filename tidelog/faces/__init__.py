@@ -6,6 +6,7 @@ survive is a record of some partition. `node.py` puts a whole node together.
     kafka.py       the Kafka listener: connections, and nothing of what requests mean
     tls.py         certificates of the listeners, and those of their clients
     identities.py  what a node knows of users, and finds out about passwords
+    first_user.py  the user that a cluster begins with
     intake.py      how much of the node's memory their requests take
     node.py        a whole node: the broker and its faces
     notify.py      what a node tells systemd

@@ -14,7 +14,8 @@ from typing import Any, Final
 from tidelog.broker.broker import Broker
 from tidelog.config import NodeConfig
 from tidelog.config.listeners import Listener
-from tidelog.errors import TidelogError
+from tidelog.errors import ConfigError, TidelogError
+from tidelog.faces.first_user import add_first_user, parse_first_user
 from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.listener import HttpListener
 from tidelog.faces.identities import Identities
@@ -147,6 +148,8 @@ class Node:
         for listener in self._listeners:
             listener.open()
         self.is_serving = True
+        if self.config.first_user:
+            self.broker.spawn(add_first_user(self.broker, *parse_first_user(self.config.first_user)))
 
     async def _listen(self, requests: Requests, known: Listener) -> None:
         """Open one listener of Kafka clients, who wait."""
@@ -219,6 +222,11 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
     import uvloop
 
     config.check_doors()
+    if config.first_user:
+        try:
+            parse_first_user(config.first_user)
+        except ValueError as error:
+            raise ConfigError(f"first.user.file {config.first_user_file}: {error}") from None
     if doors := config.open_doors:
         _log.warning("ANYBODY who reaches %s may read, write and delete everything", " and ".join(doors))
     allow_many_files()

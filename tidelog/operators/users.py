@@ -5,6 +5,7 @@ Rule 1: of a password only verifiers are stored, one for each mechanism of SCRAM
 Rule 2: a password is said in a request's body, never in a path or a query, and never in an answer.
 """
 
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -15,11 +16,12 @@ from tidelog.controller import users
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import MetadataRecord
 from tidelog.errors import InvalidRequest
+from tidelog.host import Host
 from tidelog.kafka.users import SECRET_BYTES
 from tidelog.operators.values import LIMIT, After, Limit, page
 from tidelog.operators.verbs import ALTER_CLUSTER, DESCRIBE_CLUSTER, Http, Verb
-from tidelog.security.failures import UnacceptableCredential, UnknownUser
-from tidelog.security.scram import HASHES, ITERATIONS, PASSWORD_BYTES_MAX, SALT_BYTES, Verifier, make_verifier
+from tidelog.security.failures import UnknownUser
+from tidelog.security.scram import HASHES, ITERATIONS, SALT_BYTES, Verifier, make_verifier
 
 if TYPE_CHECKING:
     from tidelog.operators.desk import Desk
@@ -84,17 +86,30 @@ def _show(name: str, image: ClusterImage) -> User:
     return User(user=name, passwords=passwords)
 
 
+def new_secret(host: Host) -> bytes:
+    """What salts for users that do not exist are made of, if the cluster has none yet."""
+    return host.random.randbytes(SECRET_BYTES)
+
+
+async def make_verifiers(
+    host: Host, password: str, mechanisms: Iterable[str] = tuple(HASHES), iterations: int = ITERATIONS
+) -> dict[str, Verifier]:
+    """What is stored of a password, by mechanism; made in a thread."""
+    made: dict[str, Verifier] = {}
+    for mechanism in mechanisms:
+        salt = host.random.randbytes(SALT_BYTES)
+        made[mechanism] = await host.offload.run(
+            partial(make_verifier, HASHES[mechanism], password, salt, iterations)
+        )
+    return made
+
+
 async def set_user(desk: "Desk", asked: SetUser) -> User:
     name = users.check_name(asked.user)
-    if not 0 < len(asked.password.encode("utf-8", "replace")) <= PASSWORD_BYTES_MAX:
-        raise UnacceptableCredential(f"a password has 1 to {PASSWORD_BYTES_MAX} bytes")
+    users.check_password(asked.password)
     host = desk.broker.host
-    verifiers: dict[str, Verifier | None] = {}
-    for mechanism in asked.mechanisms:
-        salt = host.random.randbytes(SALT_BYTES)
-        make = partial(make_verifier, HASHES[mechanism], asked.password, salt, asked.iterations)
-        verifiers[mechanism] = await host.offload.run(make)
-    secret = host.random.randbytes(SECRET_BYTES)
+    verifiers = await make_verifiers(host, asked.password, asked.mechanisms, asked.iterations)
+    secret = new_secret(host)
 
     def decide(image: ClusterImage) -> list[MetadataRecord]:
         before = image.users.get(name)

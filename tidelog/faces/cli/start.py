@@ -13,7 +13,7 @@ import typer
 from tidelog.config import NodeConfig, flatten, from_environment, node_config
 from tidelog.errors import ConfigError
 from tidelog.faces.cli.common import UserError, key_values, note
-from tidelog.faces.local.secret import read_secret
+from tidelog.faces.local.secret import read_private, read_secret
 
 
 def start(
@@ -71,6 +71,9 @@ def start(
     built = build_config(config, os.environ, flags)
     if built.cluster_secret_file:
         built = replace(built, cluster_secret=read_secret(Path(built.cluster_secret_file)))
+    if built.first_user_file:
+        content = read_private(Path(built.first_user_file), "first.user.file")
+        built = replace(built, first_user=content.decode("utf-8", "replace"))
     if (Path(built.data) / "cluster.json").exists():
         raise UserError(
             f"{built.data} holds a whole cluster: run it with `tidelog cluster up --data "

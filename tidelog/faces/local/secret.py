@@ -1,4 +1,4 @@
-"""The file with a cluster's secret: read for a node, made for a local cluster."""
+"""Files with secrets: read for a node; that of a cluster made for a local one."""
 
 import os
 import secrets
@@ -15,20 +15,24 @@ OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
 
 def read_secret(path: Path) -> bytes:
     """What the file holds; ConfigError says what is wrong with it, and shows nothing of it."""
+    content = read_private(path, "cluster.secret.file")
+    try:
+        Secret.parse(content)
+    except ValueError as error:
+        raise ConfigError(f"cluster.secret.file {path}: {error}") from None
+    return content
+
+
+def read_private(path: Path, setting: str) -> bytes:
+    """What a file holds that nobody but its owner and group may read."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"cluster.secret.file {path}: {error.strerror}") from None
+        raise ConfigError(f"{setting} {path}: {error.strerror}") from None
     if mode & OTHERS:
-        raise ConfigError(
-            f"cluster.secret.file {path}: others may use it (mode {mode:04o}); chmod 600 {path}"
-        )
-    try:
-        Secret.parse(content)
-    except ValueError as error:
-        raise ConfigError(f"cluster.secret.file {path}: {error}") from None
+        raise ConfigError(f"{setting} {path}: others may use it (mode {mode:04o}); chmod 600 {path}")
     return content
 
 
