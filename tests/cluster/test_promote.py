@@ -97,7 +97,7 @@ def test_by_force_a_replica_leads_that_lacks_records_and_says_how_many(nodes: No
 
     code, found, said = tidelog(nodes, "promote", "forced", "--to", 2)
     assert (code, found["promoted"]) == (1, [])
-    assert "nobody leads it" in said and "--force" in said, said
+    assert "the partition has no leader" in said and "--force" in said, said
     code, found, said = tidelog(nodes, "promote", "forced", "--to", 2, "--force")
     assert (code, found) == (1, None)
     assert "broker 2 ends at 3" in said and "broker 1's, 8: 5 records may be lost" in said, said

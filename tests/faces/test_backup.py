@@ -144,7 +144,7 @@ def test_a_topic_that_was_made_anew_begins_anew_and_says_so(cluster, topic, plac
     made = back_up(cluster, place, topic)
 
     assert made.new_records == made.manifest.records == 1
-    assert "made anew" in made.manifest.notes[0]
+    assert "created again" in made.manifest.notes[0]
 
 
 def test_offsets_of_a_topic_are_not_taken_for_those_of_another_of_its_name(cluster, place, monkeypatch):
@@ -189,7 +189,7 @@ def test_records_deleted_before_they_were_backed_up_are_said(cluster, topic, pla
 
     made = back_up(cluster, place, topic)
 
-    assert f"{topic}-0 begins anew: offsets 1 to 2 were deleted" in made.manifest.notes[0]
+    assert f"{topic}-0 starts over: offsets 1 to 2 were deleted" in made.manifest.notes[0]
     bring_back(cluster, place, prefix="late.")
     assert records(cluster, f"late.{topic}", start=3) == [(3, b"3")]
 

@@ -281,7 +281,7 @@ def _plan_topic(topic: TopicNow, before: dict[int, Before], run: _Run) -> dict[T
             reasons.setdefault(share.why_anew, []).append(number)
     for why, numbers in reasons.items():
         where = topic.name if len(numbers) == len(topic.logs) else _places(topic.name, numbers)
-        run.notes.append(f"{where} begins anew: {why}")
+        run.notes.append(f"{where} starts over: {why}")
     return shares
 
 

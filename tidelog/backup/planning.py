@@ -69,7 +69,7 @@ def _why_anew(
 ) -> str | None:
     there = before.partition
     if before.topic_id != topic_id:
-        return "the topic was deleted and made anew since the last backup"
+        return "the topic was deleted and created again since the last backup"
     if now.end < there.end or (before.kept_end is not None and before.kept_end < there.end):
         return f"its log was cut below offset {there.end}, where the last backup ends"
     if now.start > there.end:

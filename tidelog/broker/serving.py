@@ -206,7 +206,7 @@ class Serving:
         broker = self._broker
         target = topic.partitions[place.partition].leader if node is None else node
         if target == NO_NODE:
-            raise LeaderNotAvailable(f"nobody leads {place} now")
+            raise LeaderNotAvailable(f"{place} has no leader now")
         if target == broker.node_id:
             return await self._serve(topic.id, place.partition, work, deadline)  # type: ignore[no-any-return]
         left = deadline - broker.host.clock.monotonic()

@@ -88,7 +88,7 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
             # Another has the name. What was decided on old metadata was not done, and is no answer.
             if broker.metadata.replies_lost > lost:
                 raise RequestTimedOut(
-                    f"{found[-1].name} was deleted, perhaps by this request, and made anew since"
+                    f"{found[-1].name} was deleted, perhaps by this request, and created again since"
                 )
         lost = broker.metadata.replies_lost
         record = decisions.delete_topic(image, name, topic_id)

@@ -18,7 +18,7 @@ from tidelog.model import METADATA_TOPIC, NO_NODE, NO_TIMESTAMP, Endpoint, Epoch
 from tidelog.wire.apis import Api
 
 _CHANGE_MS = 10_000
-_NO_LEADER = "nobody leads the quorum; more than half of its voters must be running"
+_NO_LEADER = "the quorum has no leader; more than half of its voters must be running"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

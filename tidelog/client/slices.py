@@ -48,7 +48,7 @@ class Remade(TidelogError):
     """The topic with this id was deleted; another one may have its name."""
 
     def __init__(self, what: str, topic_id: UUID) -> None:
-        super().__init__(f"{what}: the topic with id {topic_id} was deleted, and perhaps made anew")
+        super().__init__(f"{what}: the topic with id {topic_id} was deleted, and perhaps created again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

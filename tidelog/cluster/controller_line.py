@@ -31,7 +31,7 @@ class ControllerLine:
         """What became of it; None if that is not known. NotController: nothing was sent."""
         leader = self._member.quorum.raft.leader
         if leader is None:
-            raise NotController("nobody leads the quorum now")
+            raise NotController("the quorum has no leader now")
         asking = asyncio.get_running_loop().create_task(
             self._member.hub.ask(leader, message, Judged, seconds_max=_ASK_SECONDS_MAX)
         )

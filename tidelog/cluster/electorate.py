@@ -50,7 +50,7 @@ class Electorate:
     async def _ask(self, change: ChangeVoters) -> None:
         leader = self._member.quorum.raft.leader
         if leader is None:
-            raise NotController("nobody leads the quorum now; try again")
+            raise NotController("the quorum has no leader now; try again")
         try:
             answer = await self._member.hub.ask(
                 leader, change, ChangeVotersAnswer, seconds_max=_ASK_SECONDS_MAX

@@ -210,7 +210,7 @@ class ClusterMember:
         if len(voters) == 1:
             raise StorageError(
                 f"the metadata is kept by node {node} with the directory id {known.key.directory}, "
-                f"but {META} says {self.me.key.directory}; nobody else can let it vote again. "
+                f"but {META} says {self.me.key.directory}; only that directory may vote again. "
                 f"Restore {META} from a backup, or put that id back"
             )
         _log.error(

@@ -147,7 +147,7 @@ class Membership:
             voters = ", ".join(map(str, self._member.quorum.raft.voters.ids))
             return PeerUnreachable(
                 self._member.waits_for()
-                or f"nobody leads the quorum; more than half of voters {voters} elect somebody"
+                or f"the quorum has no leader; it takes more than half of the voters {voters}"
             )
         try:
             answer = await self._member.hub.ask(

@@ -236,7 +236,7 @@ def _first_states(
         leader = next((node for node in nodes if node in active), None)
         if leader is None:
             raise InvalidReplicaAssignment(
-                f"none of {list(nodes)} is there, so nobody could lead; name one of {sorted(active)}"
+                f"none of {list(nodes)} is running, so nothing would lead; name one of {sorted(active)}"
             )
         in_sync = tuple(sorted(active.intersection(nodes)))
         states.append(PartitionState(cluster_id, tuple(nodes), in_sync, leader, FIRST_EPOCH))

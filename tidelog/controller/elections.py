@@ -522,7 +522,7 @@ def promote(place: Place, target: NodeId | None, electorate: Electorate, *, forc
         what = "has a full disk; free some space there"
         if electorate.reports.lacks_files(target):
             what = "can open no more files; let it open more (`ulimit -n`)"
-        raise EligibleLeadersNotAvailable(f"{target}, which shall lead {place.name}, {what}")
+        raise EligibleLeadersNotAvailable(f"{target}, the leader wanted for {place.name}, {what}")
     if loses_nothing(partition, target, electorate):
         return decided(place, led_by(after, target), electorate)
     if not force:

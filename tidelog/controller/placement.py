@@ -60,7 +60,7 @@ def check_replication(among: Sequence[Candidate], replication: int) -> None:
         )
     if not any(broker.is_active for broker in among):
         raise EligibleLeadersNotAvailable(
-            f"none of the {len(among)} brokers is there, so nobody could lead; start one, and retry"
+            f"none of the {len(among)} brokers is running, so nothing would lead; start one, and retry"
         )
 
 

@@ -215,7 +215,7 @@ async def stop(desk: "Desk", asked: StopWanted) -> Stopping:
     broker = desk.broker
     node = _known(broker, asked.id)
     if broker.image.brokers[node].fenced and node != broker.node_id:
-        raise BrokerNotAvailable(f"broker {node} is fenced: it does not run, or nobody can reach it")
+        raise BrokerNotAvailable(f"broker {node} is down or unreachable (fenced)")
     # Before it is asked: the image changes while it answers.
     unavailable = list(
         islice(
@@ -293,7 +293,7 @@ VERBS: Final = (
             "POST",
             f"{_PATH}/stop",
             status=202,
-            errors={404: _GONE, 409: "It is fenced: it does not run, or nobody can reach it."},
+            errors={404: _GONE, 409: "It is down or unreachable (fenced)."},
             statuses={BrokerNotAvailable.code: 409},
         ),
     ),

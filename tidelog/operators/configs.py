@@ -145,7 +145,7 @@ def at_broker(broker: Broker, asked: DescribeBrokerConfigs | ChangeBrokerConfigs
             BrokerIdNotRegistered.code, f"there is no broker {name!r}; {ALL_BROKERS!r} stands for all of them"
         )
     if brokers[int(name)].fenced and int(name) != broker.node_id:
-        raise BrokerNotAvailable(f"broker {name} is fenced: it does not run, or nobody can reach it")
+        raise BrokerNotAvailable(f"broker {name} is down or unreachable (fenced)")
     return int(name)
 
 

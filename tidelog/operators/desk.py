@@ -169,7 +169,9 @@ class Desk:
             if of is not None and (topic := self.broker.image.topics.get(of)) is not None:
                 missing = set(range(len(topic.partitions))).difference(*(one.served for one in answers))
                 if missing:
-                    raise CoordinatorNotAvailable(f"nobody can say now what {of}-{min(missing)} has")
+                    raise CoordinatorNotAvailable(
+                        f"{of}-{min(missing)} has no leader now, so its content is not known"
+                    )
             return answers
 
         return await self.patiently(attempt)

@@ -138,7 +138,7 @@ def at_coordinator(broker: Broker, asked: Any) -> NodeId:
     number = partition_for(asked.group, len(topic.partitions))
     leader = topic.partitions[number].leader
     if leader == NO_NODE:
-        raise CoordinatorNotAvailable(f"nobody leads {OFFSETS_TOPIC}-{number} now")
+        raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC}-{number} has no leader now")
     return leader
 
 

@@ -78,7 +78,7 @@ def leader_of(broker: Broker, name: TopicPartition) -> NodeId:
         raise UnknownTopicOrPartition(name)
     leader = topic.partitions[name.partition].leader
     if leader == NO_NODE:
-        raise LeaderNotAvailable(f"nobody leads {name} now")
+        raise LeaderNotAvailable(f"{name} has no leader now")
     return leader
 
 

@@ -168,7 +168,7 @@ def at_coordinator(broker: Broker, asked: OneTransaction) -> NodeId:
     number = partition_for(coordinator_key(asked.id), len(topic.partitions))
     leader = topic.partitions[number].leader
     if leader == NO_NODE:
-        raise CoordinatorNotAvailable(f"nobody leads {TRANSACTIONS_TOPIC}-{number} now")
+        raise CoordinatorNotAvailable(f"{TRANSACTIONS_TOPIC}-{number} has no leader now")
     return leader
 
 

@@ -112,7 +112,7 @@ class Mending:
         partition, start = self._partition, change.start
         is_damaged = partition.log.damaged_at is not None
         why = "it is damaged" if is_damaged else "what it has would not become what its leader has"
-        _log.warning("%s begins anew at %d: %s", partition.name, start, why)
+        _log.warning("%s starts over at %d: %s", partition.name, start, why)
 
         is_done = False
 

@@ -154,7 +154,7 @@ class LaggingFollowers:
             self._asks(key, partition, leader, start, now, is_paced=True)
             self.all.begins_anew(key, start, now)
             _log.warning(
-                "what node %d lacks of %s is deleted here: it begins anew at %d",
+                "the records that node %d lacks of %s are deleted here: it starts over at %d",
                 key.follower,
                 partition.name,
                 start,

@@ -220,7 +220,7 @@ class RotHealer:
                 source,
             )
         else:
-            _log.warning("%s has begun anew, and is not rotten any more", rot.name)
+            _log.warning("%s was fetched again from its leader, and is not rotten any more", rot.name)
 
     # Where nothing fits.
 
@@ -234,7 +234,7 @@ class RotHealer:
         if known is None or not await self._helpers.is_another_whole(known):
             rot.why = "no other replica that is in sync says that it is whole"
             return False
-        rot.why = "it cannot be healed where it is: the replica begins anew"
+        rot.why = "it cannot be healed in place: the replica is fetched again"
         if visit.is_current(self._replicas) and self._helpers.known(visit.partition) == known:
             self.declared[rot] = visit.log
             self._declare(visit.partition, visit.log, rot.offset)

@@ -61,7 +61,7 @@ def test_a_topic_that_was_made_anew_begins_anew():
     found = share(before(chunk(0, 10), topic_id="another"), end=25)
 
     assert (found.read_from, found.kept) == (0, ())
-    assert "made anew" in found.why_anew
+    assert "created again" in found.why_anew
 
 
 def test_what_was_deleted_before_it_was_backed_up_is_said():

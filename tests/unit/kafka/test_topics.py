@@ -584,7 +584,7 @@ def test_a_deletion_that_was_decided_on_old_metadata_is_not_taken_for_done(is_lo
 
         broker.metadata.change = change_late
         if is_lost:  # it may have been this one that deleted the former
-            with pytest.raises(RequestTimedOut, match="made anew since"):
+            with pytest.raises(RequestTimedOut, match="created again since"):
                 await delete_topic(broker, "t", None)
         else:
             await delete_topic(broker, "t", None)

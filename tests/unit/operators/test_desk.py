@@ -59,7 +59,7 @@ def test_a_list_that_lacks_a_coordinator_is_not_given_out_as_whole(world, topic,
     drivers = getattr(other.desk, keeper)._drivers
     driver = drivers.pop(0)  # as between an election and the moment in which its winner acts on it
 
-    with pytest.raises(CoordinatorNotAvailable, match=f"nobody can say now what {topic}-0 has"):
+    with pytest.raises(CoordinatorNotAvailable, match=f"{topic}-0 has no leader now"):
         world.do(world.node(1).desk.perform(verb, asked, access=ANYBODY))
     drivers[0] = driver
 

@@ -37,7 +37,7 @@ class Metadata:
         self.asked += 1
         await self.may_decide.wait()
         if self.is_unled:
-            raise NotController("nobody leads the quorum now")
+            raise NotController("the quorum has no leader now")
         if self.is_away:
             return None
         able = electorate(self.image, reports=reported(n2=(3, 0), n3=(3, 0)))

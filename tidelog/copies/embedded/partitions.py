@@ -189,7 +189,7 @@ class Partitions:
         try:
             kept.copy.discard()
         except OSError as error:
-            _log.warning("%s is left as it is: %s", kept.copy.path, error)
+            _log.warning("%s is left unchanged: %s", kept.copy.path, error)
         finally:
             del self._leaving[kept.number]
 

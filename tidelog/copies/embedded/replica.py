@@ -76,7 +76,7 @@ class Replica:
         discover: bool = True,
     ) -> None:
         if (bucket is None) == (queue is None) or bucket == "" or queue == "":
-            raise ValueError("name a bucket or a queue: what shall be copied")
+            raise ValueError("name a bucket or a queue to copy")
         if format not in (JSON_FORMAT, BINARY_FORMAT):
             raise ValueError(f"format is {format!r}; it must be json or binary")
         settings = Settings(timeout=timeout, backoff=backoff)

@@ -365,7 +365,7 @@ class View:
         try:
             await self._broker.host.offload.run(work)
         except (OSError, sqlite3.Error) as error:
-            _log.warning("%r is left as it is: %s", self, error)
+            _log.warning("%r is left unchanged: %s", self, error)
 
 
 def _is_of(at: Position, log: Log) -> bool:
@@ -479,7 +479,7 @@ class Views:
         try:
             await host.offload.run(partial(host.databases.remove, path))
         except OSError as error:
-            _log.warning("%s is left as it is: %s", path, error)
+            _log.warning("%s is left unchanged: %s", path, error)
 
     def _stop(self) -> None:
         for view in self._views.values():

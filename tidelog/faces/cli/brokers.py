@@ -71,7 +71,7 @@ def list_brokers(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = Fal
             for broker in brokers
         ],
     )
-    print("* the active controller" if controller is not None else "nobody is the controller now")
+    print("* the active controller" if controller is not None else "there is no active controller now")
 
 
 @app.command("drain")

@@ -166,7 +166,9 @@ def _find(found: "list[GroupDecision]", name: str) -> "GroupDecision":
     begins = tuple(full + sign for sign in (QUERY_SIGN, APPLICATION_SIGN))
     chosen = exact or [one for one in found if one.group.startswith(begins)]
     if not chosen:
-        raise UserError(f"{name!r} has decided nothing; `tidelog pipeline decisions list` shows who has")
+        raise UserError(
+            f"{name!r} has no decisions; `tidelog pipeline decisions list` shows the queries that have"
+        )
     if len(chosen) > 1:
         names = ", ".join(one.group for one in chosen)
         raise UserError(f"{name!r} writes to several topics; name one of {names}")

@@ -72,14 +72,14 @@ def unclean(
       tidelog elect unclean --yes
     """
     if not yes:
-        where = "all partitions that nobody leads" if topic is None else f"topic {topic!r}"
+        where = "all partitions without a leader" if topic is None else f"topic {topic!r}"
         if not sys.stdin.isatty():
             raise UserError(
                 f"an unclean election in {where} may lose acknowledged records, and cannot be "
                 "undone; add --yes if you mean it"
             )
         if not typer.confirm(f"May records of {where} be lost?", err=True):
-            raise UserError("nobody was elected")
+            raise UserError("no leader was elected")
     _elect("unclean", topic, partition, bootstrap, as_json=as_json)
 
 

@@ -313,7 +313,7 @@ async def promote_when_in_sync(
             await _promote_all(client, pending, reasons, outcome)
     except TimeoutError:
         for name in pending:
-            why = reasons.get(name, f"{name}: nobody has decided it (see `tidelog quorum`)")
+            why = reasons.get(name, f"{name}: the controller has not decided it (see `tidelog quorum`)")
             outcome.refused[name] = f"{why}, after {timeout:g} s"
 
 
@@ -383,7 +383,7 @@ async def _in_vain(
         if name in known and known[name].leader == NO_NODE:
             in_sync = ", ".join(map(str, known[name].in_sync))
             found[name] = (
-                f"{name}: {why}; nobody leads it, so nobody can catch up: bring back one that is "
+                f"{name}: {why}; the partition has no leader to catch up from: start a broker that is "
                 f"in sync ({in_sync})"
             )
     return found

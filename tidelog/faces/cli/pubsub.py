@@ -101,6 +101,6 @@ def stats(http: Http = DEFAULT_HTTP, as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
     elif not found["topics"]:
-        note("nobody listens now")
+        note("there are no subscribers now")
     else:
         print_table(["topic", "subscribers#"], sorted(found["topics"].items()))

@@ -144,14 +144,14 @@ async def gather(client: "MembersClient", replica: NodeId | None, topics: list[s
             continue
         endpoint = await client.http_endpoint(broker)
         if endpoint is None:
-            silent[node] = "it has no HTTP face: what it leads is not told of"
+            silent[node] = "it has no HTTP address: the partitions that it leads are not shown"
             continue
         try:
             path = "/v1/replication" + (f"?topics={quote(','.join(topics))}" if topics else "")
             async with asyncio.timeout(2 * HTTP_SECONDS_MAX):
                 parts.append(await asyncio.to_thread(get_json, endpoint, path))
         except (NoAnswer, TimeoutError) as error:
-            silent[node] = f"what it leads is not told of: {str(error) or 'it does not answer'}"
+            silent[node] = f"the partitions that it leads are not shown: {str(error) or 'it does not answer'}"
     found = _merge(parts, silent, replica, topics)
     known = [one for one in await client.topics() if not topics or one.name in topics]
     for node in silent:
@@ -270,7 +270,7 @@ def _counted(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def is_whole(found: dict[str, Any]) -> bool:
     """Whether every partition is led and every replica in sync, as far as all brokers say."""
-    is_told = not any("not told of" in why for why in found["silent"].values())
+    is_told = not any("are not shown" in why for why in found["silent"].values())
     is_level = not any(one["behind"] for one in found["replicas"])  # not all are listed
     return is_told and is_level and not (found["behind"] or found["catch_ups"] or found["unled"])
 
@@ -356,7 +356,7 @@ def _rot(found: dict[str, Any]) -> list[str]:
 def _why(one: dict[str, Any]) -> str:
     parts = [one["why"] or ""]
     if one["began_anew"]:
-        parts.append("what it lacked was deleted: it began anew")
+        parts.append("the records it lacked are deleted: it starts over")
     if one["attempts"] > 1:
         parts.append(f"attempt {one['attempts']}")
     return "; ".join(filter(None, parts))

@@ -15,7 +15,7 @@ def why_not_ready(node: "Node") -> str | None:
     quorum = node.broker.quorum
     if quorum is not None and quorum.leader is None:
         voters = ", ".join(map(str, quorum.voters.ids))
-        return f"nobody leads the quorum; more than half of voters {voters} elect somebody"
+        return f"the quorum has no leader; it takes more than half of the voters {voters}"
     if not node.is_serving:
         if quorum is None:
             return "the node is starting: it opens its directory, or waits for its quorum to form"

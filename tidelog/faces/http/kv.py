@@ -396,9 +396,9 @@ def _stale(change: Change, version: Offset | None, written: KvWritten) -> dict[s
         else (f"the version must be {change.if_version}")
     )
     if not written.is_repeat:
-        detail = f"{wanted}, but {now}; read it again and decide anew"
+        detail = f"{wanted}, but {now}; read it again and decide again"
         return {"detail": detail, "version": version}
-    detail = f"{wanted}, which did not hold when this request first came; now {now}. Decide anew"
+    detail = f"{wanted}, which did not hold when this request first came; now {now}. Read it and decide again"
     detail += ", with another Idempotency-Key"
     return {"detail": detail, "version": version, "repeated": True}
 

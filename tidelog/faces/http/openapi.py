@@ -43,7 +43,7 @@ _WITH_BODY: Final = {
     415: "The body is of another content type than those here.",
 }
 _WITH_CLUSTER: Final = {
-    503: "Not now: the node, or whoever leads, is not ready. Try again soon.",
+    503: "The node or the leader is not ready. Try again soon.",
     504: "It took too long. Where something was to be written, `outcome` says what is known of it.",
 }
 

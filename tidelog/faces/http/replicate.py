@@ -179,7 +179,7 @@ class Session:
         ):
             self._check_lease()
             if found.topic != self._bounds.topic:
-                raise Ended(protocol.LOG_TRUNCATED, f"{self._place.topic} was made anew")
+                raise Ended(protocol.LOG_TRUNCATED, f"{self._place.topic} was deleted and created again")
             if found.has_gaps and self._is_kept and self.hello.snapshots:
                 raise Ended(
                     protocol.LOG_TRUNCATED,

@@ -171,7 +171,7 @@ def check_purged(topic: str, number: int, offset: Offset, found: Batches) -> Non
         raise Problem(
             416,
             f"deletions before offset {found.purged} of {topic}-{number} were compacted, and some "
-            f"may have come after {offset}; begin anew, from the start",
+            f"may have come after {offset}; start over, from the beginning",
             log_start=found.log_start,
             high_watermark=found.high_watermark,
         )

@@ -107,7 +107,7 @@ PARAMS: Final = (
 )
 _ERRORS: Final = {
     404: "There is no such bucket.",
-    416: "The cursor's place is gone, or deletions that came after it; begin anew.",
+    416: "The cursor's place is gone, or deletions that came after it; start over.",
 }
 
 OPERATIONS: Final = tagged(

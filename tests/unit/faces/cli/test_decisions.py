@@ -87,7 +87,7 @@ def test_one_is_shown_by_its_name_or_as_much_of_it_as_is_needed(tidelog, cluster
 
 
 def test_a_name_that_is_none_or_several_is_told(tidelog, cluster):
-    assert "has decided nothing" in tidelog("pipeline", "decisions", "show", "nobody").err
+    assert "has no decisions" in tidelog("pipeline", "decisions", "show", "nobody").err
     cluster.found.append(decision("spark.q1@other", 1, None))
 
     result = tidelog("pipeline", "decisions", "reset", "q1", "--yes")

@@ -89,7 +89,7 @@ def test_of_one_topic_its_followers_are_counted():
         ({"behind": [late(3, "a")]}, {}, False),
         ({"running": [late(3, "a")]}, {}, False),
         ({}, {2: "down or cut off"}, True),
-        ({}, {2: "what it leads is not told of: no answer"}, False),
+        ({}, {2: "the partitions that it leads are not shown: no answer"}, False),
     ],
 )
 def test_all_is_well_if_nothing_is_behind_and_every_leader_was_heard(more, silent, whole):

@@ -149,7 +149,7 @@ def test_a_fenced_node_and_one_without_a_leader_are_not_ready():
 
     assert "fenced" in why(fenced, led)
     assert "registers again" in why(unknown, led)
-    assert "more than half of voters 1, 2, 3" in why(fenced, leaderless)
+    assert "more than half of the voters 1, 2, 3" in why(fenced, leaderless)
     assert why(fenced, leaderless, "waiting for 2 of 3 voters: 2, 3") == ("waiting for 2 of 3 voters: 2, 3")
 
 

@@ -80,7 +80,7 @@ def test_who_may_have_missed_a_deletion_for_good_is_told_to_begin_anew():
         await put(app, "d", 4)
 
         assert [(one.status, one.json["log_start"]) for one in refused] == [(416, 0)] * 2
-        assert "begin anew" in refused[0].json["detail"]
+        assert "start over" in refused[0].json["detail"]
         assert await on.hear(1) == [4]
         await on.hang_up()
 
