@@ -64,6 +64,9 @@ def cluster(monkeypatch):
 
         broker: Any
 
+        def shows(self, needed: Any, name: str) -> bool:
+            return True
+
         async def ask(self, name: str, asked: Any) -> Any:
             for one in world.infos:
                 if one.transactional_id == asked.id:
