@@ -32,8 +32,11 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 _ABORTED: Final = struct.Struct(">qq")
 
-_JOIN_BELOW_BYTES: Final = 16 * 1024
-"""Smaller pieces are joined: copying them is cheaper than handing each to the kernel."""
+_JOIN_BELOW_BYTES: Final = 4 * 1024
+"""Smaller pieces are joined: copying them is cheaper than handing each to the kernel, or to TLS."""
+_JOINED_BYTES: Final = 64 * 1024
+"""A joined piece ends here. One that grew on would be moved, and touch new memory; TLS cuts records from a
+piece's front, and moves what is left each time."""
 
 
 @dataclass(slots=True)
@@ -86,13 +89,7 @@ def encode_response(
                 put_uvarint(out, fetched.size + 1)
             else:
                 out += _INT32.pack(fetched.size)
-            for buffer in fetched.buffers:
-                if len(buffer) < _JOIN_BELOW_BYTES:
-                    out += buffer
-                else:
-                    pieces.append(out)
-                    pieces.append(buffer)
-                    out = bytearray()
+            out = _put_records(pieces, out, fetched.buffers)
             if flexible:
                 out.append(0)
         if flexible:
@@ -101,6 +98,25 @@ def encode_response(
         out.append(0)
     pieces.append(out)
     return pieces
+
+
+def _put_records(pieces: list[Bytes], out: bytearray, buffers: Sequence[Bytes]) -> bytearray:
+    """Put `out` and the batches behind it into pieces; what is left is what goes on."""
+    small: list[Bytes] = [out]
+    joined = len(out)
+    for buffer in buffers:
+        size = len(buffer)
+        if size < _JOIN_BELOW_BYTES:
+            small.append(buffer)
+            joined += size
+            if joined < _JOINED_BYTES:
+                continue
+        if joined:
+            pieces.append(b"".join(small))
+        if size >= _JOIN_BELOW_BYTES:
+            pieces.append(buffer)
+        small, joined = [], 0
+    return bytearray().join(small)
 
 
 def _put_aborted(out: bytearray, aborted: Sequence[tuple[ProducerId, Offset]], flexible: bool) -> None:

@@ -68,3 +68,18 @@ def test_large_buffers_are_sent_from_where_they_lie(version):
     pieces = encode_response(version, error=0, session_id=0, topics=[("t", [fetched])])
 
     assert [piece is LARGE for piece in pieces] == [False, True, False]
+
+
+def test_buffers_are_joined_to_pieces_of_a_bounded_size():
+    """One piece that grew with the answer would be copied again and again."""
+    small, middle = b"s" * 100, b"m" * 5000
+    buffers = [small] * 3000 + [middle] * 3
+    fetched = PartitionFetched(0, 0, 1, 1, 0, buffers, sum(map(len, buffers)))
+
+    pieces = encode_response(12, error=0, session_id=0, topics=[("t", [fetched])])
+
+    assert b"".join(buffers) in b"".join(pieces)
+    assert all(pieces), "no piece is empty"
+    assert max(map(len, pieces)) < 66_000
+    assert 5 < len(pieces) < 12
+    assert sum(piece is middle for piece in pieces) == 3
