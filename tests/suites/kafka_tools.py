@@ -37,6 +37,7 @@ def run(context: Context) -> Iterator[Check]:
             groups_command_lists_groups,
             topic_configs_are_altered_and_described,
             broker_configs_are_altered_and_described,
+            acls_are_added_listed_and_removed,
             delete_records_cuts_the_log,
             log_dirs_lists_partitions,
             metadata_quorum_shows_the_leader,
@@ -221,6 +222,22 @@ def broker_configs_are_altered_and_described(context: Context) -> None:
     assert "log.retention.ms=123456789" in _java(*base, "--describe").out
     _java(*base, "--alter", "--delete-config", "log.retention.ms")
     assert "log.retention.ms=123456789" not in _java(*base, "--describe").out
+
+
+def acls_are_added_listed_and_removed(context: Context) -> None:
+    def acls(*words: str) -> str:
+        return _tool(context, "AclCommand", *words).out
+
+    who = ("--allow-principal", "User:alice")
+    acls("--add", *who, "--operation", "Read", "--topic", "guarded")
+    acls("--add", "--deny-principal", "User:alice", "--operation", "Read", "--topic", "guarded")
+    acls("--add", *who, "--producer", "--topic", "guard", "--resource-pattern-type", "prefixed")
+    out = acls("--list", "--topic", "guarded", "--resource-pattern-type", "match")
+    assert out.count("permissionType=DENY") == 1 and "patternType=PREFIXED" in out, out
+    assert all(f"operation={one}" in out for one in ("READ", "WRITE", "DESCRIBE", "CREATE")), out
+    acls("--remove", "--force", *who, "--operation", "Read", "--topic", "guarded")
+    out = acls("--list", "--topic", "guarded")
+    assert out.count("operation=READ") == 1 and "permissionType=DENY" in out, out
 
 
 def delete_records_cuts_the_log(context: Context) -> None:

@@ -367,6 +367,7 @@ class Broker:
         )
         self.replication.catching_up.configure()
         self.replication.scrubber.configure()
+        self.authorizer.configure(is_read_only=self.config.read_only)
 
     # Following the metadata.
 

@@ -21,9 +21,11 @@ def authorizer_of(broker: "Broker") -> Authorizer:
             return _NO_ACLS
 
     config = broker.config
-    return Authorizer(
+    authorizer = Authorizer(
         acls,
         is_on=config.authorizer_enabled,
         super_users=parse_super_users(config.super_users),
         allows_unbound=config.allow_everyone_if_no_acl_found,
     )
+    authorizer.configure(is_read_only=config.read_only)
+    return authorizer

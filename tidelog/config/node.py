@@ -302,6 +302,11 @@ class NodeConfig(SecurityConfig):
     allow_everyone_if_no_acl_found: bool = setting(
         False, "Whether everybody may do everything to a resource that no ACL covers."
     )
+    read_only: bool = setting(
+        False,
+        "Whether clients may change nothing: no records, topics, queues or permissions. Offsets of groups "
+        "and settings of nodes can be changed still; super users may do everything.",
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     cluster_secret: bytes = field(default=b"", repr=False)
     """What the file holds, as whoever makes the node has read it."""
@@ -359,6 +364,7 @@ DYNAMIC_NODE_SETTINGS: Final = frozenset(
         "log.cleaner.io.max.bytes.per.second",
         "num.partitions",
         "producer.id.expiration.ms",
+        "read.only",
         "replication.lagging.ms",
         "scrub.bytes.per.second",
         "scrub.interval.ms",

@@ -16,6 +16,7 @@ from tidelog.kafka.acls import CHANGES_MAX, change_acls, forget_acls
 from tidelog.operators.values import LIMIT, LISTED_MAX, Limit, page
 from tidelog.operators.verbs import ALTER_CLUSTER, DESCRIBE_CLUSTER, Http, Verb
 from tidelog.security.acls import ANYTHING, Acls, Binding, BindingFilter, Effect, Pattern
+from tidelog.security.authorizer import changes
 from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation
 from tidelog.security.principals import Principal
 
@@ -206,7 +207,9 @@ async def explain_acl(desk: "Desk", asked: ExplainAcl) -> Explained:
     question = (principal, asked.host, Operation(asked.operation), Kind(asked.kind), asked.name)
     deciding = _known(desk).explain(*question)
     allowed = authorizer.allows(*question)
-    if not authorizer.is_on:
+    if authorizer.is_read_only and not allowed and changes(*question[2:]):
+        reason = "read.only is on: nobody but super users may change anything"
+    elif not authorizer.is_on or (allowed and not desk.broker.config.authorizer_enabled):
         reason = "authorizer.enabled is off: everybody may do everything"
     elif principal in authorizer.super_users:
         reason = "it is one of super.users"

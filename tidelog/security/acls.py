@@ -194,6 +194,10 @@ class Acls:
         kinds = Kind if wanted.kind is None else (wanted.kind,)
         return [one for kind in kinds for one in self._theirs.get((kind, wanted.principal), ())]
 
+    def touch(self) -> None:
+        """Have everything asked again: what is allowed no longer follows from the bindings alone."""
+        self.stamp = object()
+
     def _covering(self, kind: Kind, name: str) -> list[dict[_Entry, None]]:
         """What is said of all patterns that cover the name."""
         entries = self._entries

@@ -4,7 +4,9 @@ Rule 1: where the authorizer is off, everybody may do everything. Where it is on
         no binding allows, but for the super users.
 Rule 2: an answer is kept as long as the bindings are what they were. So who asks the same again pays
         one look into a dict, and a change counts from the next question on.
-Rule 3: a refusal says who may not do what. It does not say whether there is such a thing.
+Rule 3: while it is read-only, nobody but super users may change anything, whatever is allowed. Settings of
+        nodes stay changeable, so that it can end.
+Rule 4: a refusal says who may not do what. It does not say whether there is such a thing.
 """
 
 from collections.abc import Callable, Collection
@@ -13,7 +15,14 @@ from uuid import UUID
 
 from tidelog.errors import BrokerError
 from tidelog.security.acls import Acls, Verdict
-from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation, Resource
+from tidelog.security.permissions import (
+    CLUSTER_NAME,
+    POINTERS_PREFIX,
+    QUEUE_PREFIX,
+    Kind,
+    Operation,
+    Resource,
+)
 from tidelog.security.principals import Principal
 from tidelog.security.refusals import (
     ClusterAuthorizationFailed,
@@ -36,6 +45,12 @@ _ERRORS: Final[dict[Kind, type[BrokerError]]] = {
     Kind.CLUSTER: ClusterAuthorizationFailed,
     Kind.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
     Kind.USER: ClusterAuthorizationFailed,
+}
+_CHANGES: Final = frozenset(Operation) - {
+    Operation.READ,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.DESCRIBE_TOKENS,
 }
 _Question: TypeAlias = tuple[Operation, Kind, str | None]
 
@@ -66,9 +81,19 @@ class Authorizer:
         self.current = acls
         """The bindings as they are now."""
         self._allows_unbound = allows_unbound
+        self._enforces = is_on
+        self.is_read_only = False
         self._clients: dict[tuple[Principal, str], Access] = {}
         self.is_on = is_on
+        """Whether anything may be refused."""
         self.super_users = frozenset(super_users)
+
+    def configure(self, *, is_read_only: bool) -> None:
+        """Begin or end to refuse what changes something; what was allowed is asked again."""
+        if is_read_only != self.is_read_only:
+            self.is_read_only = is_read_only
+            self.is_on = self._enforces or is_read_only
+            self.current().touch()
 
     def authorize(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> None:
         """Let it pass, or raise the error that the client gets."""
@@ -78,12 +103,20 @@ class Authorizer:
     def allows(self, principal: Principal, host: str, operation: Operation, kind: Kind, name: str) -> bool:
         if not self.is_on or principal in self.super_users:
             return True
+        if self.is_read_only and changes(operation, kind, name):
+            return False
+        if not self._enforces:
+            return True
         verdict = self.current().judge(principal, host, operation, kind, name)
         return verdict is Verdict.ALLOWED or (verdict is Verdict.UNBOUND and self._allows_unbound)
 
     def allows_some(self, principal: Principal, host: str, operation: Operation, kind: Kind) -> bool:
         """Whether there can be a resource of the kind on which it is allowed."""
-        if not self.is_on or principal in self.super_users or self._allows_unbound:
+        if not self.is_on or principal in self.super_users:
+            return True
+        if self.is_read_only and operation in _CHANGES:
+            return False
+        if self._allows_unbound or not self._enforces:
             return True
         return self.current().allows_some(principal, host, operation, kind)
 
@@ -95,6 +128,13 @@ class Authorizer:
                 del self._clients[next(iter(self._clients))]
             found = self._clients[principal, host] = Access(self, principal, host)
         return found
+
+
+def changes(operation: Operation, kind: Kind, name: str) -> bool:
+    """Whether it changes more than how far a group has read: who receives from a queue changes it."""
+    if operation is Operation.READ:
+        return kind is Kind.TOPIC and name.startswith((QUEUE_PREFIX, POINTERS_PREFIX))
+    return operation in _CHANGES and (operation, kind) != (Operation.ALTER_CONFIGS, Kind.CLUSTER)
 
 
 class Answers:

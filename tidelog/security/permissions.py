@@ -13,6 +13,7 @@ from typing import Final
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one cluster resource, as Kafka writes it."""
 QUEUE_PREFIX: Final = "queue:"
+POINTERS_PREFIX: Final = "pointers:"
 CHANNEL_PREFIX: Final = "pubsub:"
 
 

@@ -427,6 +427,30 @@ def test_a_transaction_of_another_id_is_refused_by_its_batches():
     on_a_judged_node(story)
 
 
+def test_a_read_only_cluster_is_read_and_can_be_made_writable_again():
+    async def story(node):
+        async def set_read_only(value):
+            changed = {"name": "read.only", "config_operation": 0, "value": value}
+            resource = {"resource_type": 4, "resource_name": "", "configs": [changed]}
+            answer = await node.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+            assert answer.responses[0].error_code == 0
+
+        await node.create(T)
+        assert not refused(await ask(node, Api.PRODUCE))
+        await set_read_only("true")
+
+        assert refused(await ask(node, Api.PRODUCE)) == {29}
+        assert refused(await ask(node, Api.CREATE_TOPICS)) == {29}
+        assert refused(await ask(node, Api.CREATE_ACLS)) == {31}
+        assert not refused(await ask(node, Api.FETCH))
+        assert not refused(await ask(node, Api.OFFSET_COMMIT))
+
+        await set_read_only("false")
+        assert not refused(await ask(node, Api.PRODUCE))
+
+    on_a_node(story)
+
+
 def test_a_super_user_needs_no_permission_and_nobody_is_judged_while_it_is_off():
     async def story(node):
         node.client.principal = ALICE

@@ -9,6 +9,7 @@ from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.security.refusals import ClusterAuthorizationFailed, TopicAuthorizationFailed
 
 ALICE = Principal("User", "alice")
+ROOT = Principal("User", "root")
 TOPIC = Resource(Kind.TOPIC, "t")
 READS = Binding(principal=ALICE, operation=Operation.READ, kind=Kind.TOPIC, name="t")
 
@@ -91,6 +92,49 @@ def test_what_is_kept_is_bounded():
 def test_an_address_of_ipv4_is_one_however_it_came():
     assert host_of("::ffff:10.0.0.1") == host_of("10.0.0.1") == "10.0.0.1"
     assert host_of("::1") == "::1"
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_nobody_changes_anything_while_it_is_read_only_but_super_users(is_on):
+    everything = [
+        Binding(
+            principal=ALICE,
+            operation=Operation.ALL,
+            kind=kind,
+            name="*" if kind is not Kind.CLUSTER else CLUSTER_NAME,
+        )
+        for kind in Kind
+    ]
+    authorizer, _ = make(*everything, is_on=is_on, super_users={ROOT})
+    access = authorizer.access(ALICE, "h")
+    assert access.may(Operation.WRITE, Kind.TOPIC, "t")
+
+    authorizer.configure(is_read_only=True)
+
+    refused = [
+        (Operation.WRITE, Kind.TOPIC, "t"),
+        (Operation.CREATE, Kind.CLUSTER, CLUSTER_NAME),
+        (Operation.ALTER, Kind.CLUSTER, CLUSTER_NAME),
+        (Operation.CLUSTER_ACTION, Kind.CLUSTER, CLUSTER_NAME),
+        (Operation.DELETE, Kind.GROUP, "g"),
+        (Operation.ALTER_CONFIGS, Kind.TOPIC, "t"),
+        (Operation.READ, Kind.TOPIC, "queue:q"),
+        (Operation.READ, Kind.TOPIC, "pointers:1"),
+    ]
+    kept = [
+        (Operation.READ, Kind.TOPIC, "t"),
+        (Operation.READ, Kind.GROUP, "g"),
+        (Operation.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME),
+        (Operation.ALTER_CONFIGS, Kind.CLUSTER, CLUSTER_NAME),
+    ]
+    assert [access.may(*question) for question in refused] == [False] * len(refused)
+    assert not access.may_some(Operation.WRITE, Kind.TOPIC)
+    assert all(access.may(*question) for question in kept)
+    assert all(authorizer.access(ROOT, "h").may(*question) for question in refused)
+
+    authorizer.configure(is_read_only=False)
+    assert all(access.may(*question) for question in refused)
+    assert access.is_judged is is_on
 
 
 def test_super_users_are_read_as_kafka_writes_them():

@@ -14,11 +14,16 @@ from typing import Any, Final
 from tidelog.copies.stream.protocol import Source
 from tidelog.model import QUEUES_TOPIC
 from tidelog.security.authorizer import Access
-from tidelog.security.permissions import CHANNEL_PREFIX, CLUSTER_NAME, QUEUE_PREFIX, Kind, Operation
+from tidelog.security.permissions import (
+    CHANNEL_PREFIX,
+    CLUSTER_NAME,
+    POINTERS_PREFIX,
+    QUEUE_PREFIX,
+    Kind,
+    Operation,
+)
 from tidelog.services.copies import ROOM_PREFIX
 from tidelog.services.queues import DEAD_SUFFIX
-
-POINTERS_PREFIX: Final = "pointers:"
 
 
 def _same(name: str) -> str:
