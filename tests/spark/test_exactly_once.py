@@ -1,8 +1,10 @@
 """Exactly once under fire, in small; `python -m tests.spark.exactly_once` does it at length."""
 
+from collections import Counter
+
 import pytest
 
-from tests.spark.exactly_once import Fire
+from tests.spark.exactly_once import Fire, difference
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -21,3 +23,11 @@ def test_whoever_is_killed_each_record_is_seen_once(outcome):
 
 def test_the_same_fire_makes_an_at_least_once_sink_write_twice(outcome):
     assert outcome.is_hot, f"nothing was written twice: the fire proves nothing: {outcome}"
+
+
+def test_what_the_source_has_twice_is_no_fault_of_a_sink() -> None:
+    source = Counter([b"1", b"2", b"2", b"3"])
+
+    assert difference(source, Counter([b"1", b"2", b"2", b"3"])) == (0, 0)
+    assert difference(source, Counter([b"1", b"2", b"3"])) == (1, 0)
+    assert difference(source, Counter([b"1", b"1", b"2", b"2", b"3"])) == (0, 1)
