@@ -18,6 +18,26 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
+def cpu_seconds_below() -> float:
+    """Of all processes below this one, with those that they have waited for."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        parents[int(name)] = int(fields[1])
+        ticks[int(name)] = sum(map(int, fields[11:15]))
+
+    def is_below(pid: int) -> bool:
+        parent = parents.get(pid, 0)
+        return parent == os.getpid() or (parent != 0 and is_below(parent))
+
+    return sum(spent for pid, spent in ticks.items() if is_below(pid)) / TICKS_PER_SECOND
+
+
 def in_session(leader: int) -> list[int]:
     """The processes of a session, of which some may be others' children."""
     found = []

@@ -4,6 +4,9 @@ Rule 1: sources take turns, a few batches each, in one session: whatever else th
         all of them. A query that is not measured is stopped, since an idle one asks all the time.
 Rule 2: the first batches after each start warm up and are not counted.
 Rule 3: all are measured with the checkpoint files of Spark's default and with those of pipelines.
+Rule 4: the time of the processor is measured, too, of Spark, its Python processes and the node. Who waits
+        for a core on a busy machine does so once for each process that a batch goes through, and the
+        two go through different numbers of them; that time is no such wait.
 """
 
 import json
@@ -15,19 +18,22 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.process import cpu_seconds_below
 from benchmarks.report import Measured, Result, result
 from tidelog.spark.pipelines.running import FILE_MANAGER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TRACED: Final = Path(__file__).parent / "traced"
 MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
 MANAGERS: Final = {"": None, ", pipeline checkpoint": FILE_MANAGER}
 TOTAL: Final = "triggerExecution"
 PARTS: Final = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
-TURN_BATCHES: Final = 12
+CPU: Final = "CPU of all processes"
 WARM_BATCHES: Final = 4
+COUNTED_BATCHES: Final = 8
 TURNS: Final = 4
 
 
@@ -67,7 +73,8 @@ class Latency:
         if name not in self._topics:
             self._topics[name] = self._new_topic(), self._new_topic()
         with self._manager(MANAGERS[manager]):
-            reports = self._batches(source, name)
+            reports, cpu_ms = self._batches(source, name)
+        measured.add((CPU, name), cpu_ms)
         for report in reports[WARM_BATCHES:]:
             for part in (TOTAL, *PARTS):
                 measured.add((part, name), float(report["durationMs"].get(part, 0)))
@@ -82,7 +89,8 @@ class Latency:
         finally:
             self._spark.conf.unset(MANAGER)
 
-    def _batches(self, source: str, name: str) -> list[dict[str, Any]]:
+    def _batches(self, source: str, name: str) -> tuple[list[dict[str, Any]], float]:
+        """What Spark reports of a turn, and the CPU time of a batch in ms."""
         format_, options = self._formats[source]
         topic, target = self._topics[name]
         checkpoint = self._directory / str(list(self._topics).index(name))
@@ -94,13 +102,19 @@ class Latency:
         )
         try:
             query.processAllAvailable()
-            for _ in range(TURN_BATCHES):
-                self._put(topic)
-                query.processAllAvailable()
+            self._put_each(query, topic, WARM_BATCHES)
+            before = cpu_seconds_below()
+            self._put_each(query, topic, COUNTED_BATCHES)
+            cpu_ms = (cpu_seconds_below() - before) / COUNTED_BATCHES * 1000
             reports = [json.loads(one.json) for one in query.recentProgress]
         finally:
             query.stop()
-        return [one for one in reports if one["numInputRows"]]
+        return [one for one in reports if one["numInputRows"]], cpu_ms
+
+    def _put_each(self, query: "StreamingQuery", topic: str, batches: int) -> None:
+        for _ in range(batches):
+            self._put(topic)
+            query.processAllAvailable()
 
     def close(self) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -126,7 +140,7 @@ def latency_results(
                 row(f"micro-batch{manager}, p50", TOTAL, manager, others, target=aim),
                 row(f"micro-batch{manager}, p95", TOTAL, manager, others, share=0.95),
             ]
-        found += [row(f"  {part}{manager}", part, manager, last) for part in PARTS]
+        found += [row(f"  {part}{manager}", part, manager, last) for part in (*PARTS, CPU)]
     return found
 
 
