@@ -15,6 +15,10 @@ from aiokafka import AIOKafkaProducer
 from confluent_kafka import admin as confluent_admin
 
 from tests.support.node import NodeProcess
+from tidelog.client import Client, TidelogHTTPError
+from tidelog.client.kafka import KafkaClient
+from tidelog.client.security import CLIENT_CONFIG, Security, Servers
+from tidelog.client.wire import ConnectionFailed
 from tidelog.faces.cli.certificates import make_authority, make_client, make_node
 
 TOPIC = "secret"
@@ -186,6 +190,46 @@ def test_users_are_managed_by_kafkas_admin_api(guarded: Guarded) -> None:
     assert [(one.mechanism, one.iterations) for one in bob.scram_credential_infos] == [
         (known.ScramMechanism.SCRAM_SHA_256, 16384)
     ]
+
+
+def test_our_own_clients_prove_who_they_are_and_go_on_when_their_session_ends(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(client: KafkaClient) -> None:
+        first = await client.any_connection()
+        first._renew_at = 0.0  # as if most of its session were over
+        assert (await client.topic(TOPIC, create=True)).partitions
+        assert await client.any_connection() is not first
+
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\nssl.truststore.location={guarded.ca}\n"
+        f'sasl.jaas.config=x.ScramLoginModule required username="alice" password="{PASSWORD}";\n'
+    )
+    monkeypatch.setenv(CLIENT_CONFIG, str(properties))
+
+    async def kafka_first() -> None:
+        async with KafkaClient(guarded.node.bootstrap) as client:
+            await work(client)
+
+    asyncio.run(kafka_first())
+    with Client(guarded.node.http) as client:
+        client.kv("bucket").put("key", 1)
+    wrong = Security(username="alice", password="wrong")
+    with Client(guarded.node.http, security=wrong, retries=0) as client:
+        bucket = client.kv("bucket")
+        with pytest.raises(TidelogHTTPError, match="password is wrong"):
+            bucket.get("key")
+
+
+def test_a_client_without_the_authority_does_not_speak(guarded: Guarded) -> None:
+    async def work() -> None:
+        secure = Servers(guarded.node.bootstrap, Security(protocol="SSL"))
+        async with KafkaClient(secure) as client:
+            await client.cluster()
+
+    with pytest.raises(ConnectionFailed, match=r"certificate is not believed.*ssl\.truststore\.location"):
+        asyncio.run(work())
 
 
 def test_no_secret_is_logged(guarded: Guarded) -> None:

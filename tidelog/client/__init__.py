@@ -11,6 +11,7 @@ docs/embedded.md teaches it. The rest is what the commands, the tests and the br
 a Kafka listener:
 
     wire.py         one connection: frames, versions, correlation ids
+    security.py     what a client proves, and whom it believes
     cluster.py      the brokers: metadata, leaders, retries
     kafka.py        one method per request of clients
     admin.py        and of Kafka's requests for operators: groups, offsets, settings, moves

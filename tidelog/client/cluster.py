@@ -15,6 +15,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from tidelog.client.security import security_of
 from tidelog.client.wire import Connection, ConnectionFailed
 from tidelog.errors import BrokerError, ConfigError, TidelogError
 from tidelog.host import Network
@@ -107,6 +108,7 @@ class Cluster:
         timeout_seconds: float = 30.0,
     ) -> None:
         self._bootstrap = parse_bootstrap(bootstrap)
+        self.security = security_of(bootstrap)
         self._network = network
         self._client_id = client_id
         self._timeout_seconds = timeout_seconds
@@ -289,11 +291,14 @@ class Cluster:
         async with self._connecting.setdefault(endpoint, asyncio.Lock()):
             connection = self._connections.get(endpoint)
             if connection is None or not connection.is_open:
+                if connection is not None:
+                    connection.retire()
                 connection = await Connection.open(
                     endpoint,
                     network=self._network,
                     client_id=self._client_id,
                     timeout_seconds=min(self._timeout_seconds, ANSWER_SECONDS),
+                    security=self.security,
                 )
                 self._connections[endpoint] = connection
                 self._reached = True

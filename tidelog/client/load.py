@@ -369,7 +369,9 @@ class LoadGenerator:
         try:
             for endpoint, led in by_leader.items():
                 for at in range(count if shared else min(count, len(led))):
-                    connection = await Connection.open(endpoint, network=self._network)
+                    connection = await Connection.open(
+                        endpoint, network=self._network, security=self._client.security
+                    )
                     connections.append((connection, led[at::count] or [led[at % len(led)]]))
                     _require(connection, Api.PRODUCE, PRODUCE_VERSION)
                     _require(connection, Api.FETCH, FETCH_VERSION)

@@ -16,6 +16,7 @@ import asyncio
 import errno
 import functools
 import io
+import ssl
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -25,9 +26,11 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 import tidelog
+from tidelog.client.security import PLAINTEXT, Security, prove
 from tidelog.errors import TidelogError, UnsupportedVersion
 from tidelog.host import Bytes, LoopNetwork, Network, give_up_on_silence
 from tidelog.model import Endpoint
+from tidelog.security.failures import AuthenticationFailed
 from tidelog.wire import own
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import request_entity, response_type
@@ -37,6 +40,8 @@ Frame: TypeAlias = bytearray
 
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 CORRELATION_ID_MAX: Final = 2**31 - 1
+RENEWED: Final = 0.8
+"""After which part of its session a connection is used no more: another proves itself instead."""
 UNSUPPORTED_VERSION: Final = 35
 
 VERSION_MOST: Final[Mapping[int, int]] = {
@@ -158,6 +163,8 @@ class Connection:
         self._correlation_id = 0
         self._turn = asyncio.Lock()
         self._failure: str | None = None
+        self._renew_at = float("inf")
+        self._is_retired = False
 
     def __repr__(self) -> str:
         state = "failed" if self._failure else f"{len(self._waiting)} waiting"
@@ -171,15 +178,21 @@ class Connection:
         network: Network | None = None,
         client_id: str = "tidelog",
         timeout_seconds: float = 30.0,
+        security: Security = PLAINTEXT,
     ) -> "Connection":
-        """Connect and learn which versions the node speaks."""
+        """Connect, learn which versions the node speaks, and prove who asks."""
+        tls = security.context()
         connection = cls(endpoint, client_id=client_id, timeout_seconds=timeout_seconds)
         try:
             async with asyncio.timeout(timeout_seconds):
-                await (network or LoopNetwork()).connect(
-                    lambda: connection.frames, endpoint.host, endpoint.port
-                )
+                host, port = endpoint.host, endpoint.port
+                if tls is not None:
+                    await LoopNetwork().connect(lambda: connection.frames, host, port, tls=tls)
+                else:
+                    await (network or LoopNetwork()).connect(lambda: connection.frames, host, port)
                 await connection._negotiate()
+                if security.has_sasl:
+                    await connection._prove(security)
         except TimeoutError:
             connection.close()
             raise ConnectionFailed(
@@ -195,7 +208,8 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        return self._failure is None
+        """Whether it may be used for more: it has not failed, and what it has proved holds for a while."""
+        return self._failure is None and asyncio.get_running_loop().time() < self._renew_at
 
     def version(self, api_key: int) -> int:
         """The highest version of an API that both sides speak; UnsupportedVersion if none."""
@@ -262,6 +276,12 @@ class Connection:
         """Stop at once; what is in flight fails, and what was posted may be lost."""
         self.frames.fail("closed by this client")
 
+    def retire(self) -> None:
+        """Send nothing more, and close once all that was asked is answered."""
+        self._is_retired = True
+        if not self._waiting:
+            self.close()
+
     async def settle(self) -> None:
         """Return once the node has read all that was sent, which acks=0 would never tell.
 
@@ -298,6 +318,23 @@ class Connection:
                 raise UnsupportedVersion(f"{self.endpoint} speaks no version of ApiVersions")
             version = lower
 
+    async def _prove(self, security: Security) -> None:
+        """Prove by SASL who asks; AuthenticationFailed if the node does not believe it."""
+        shaken = await self.call(Api.SASL_HANDSHAKE, mechanism=security.mechanism)
+        if shaken.error_code:
+            offered = ", ".join(shaken.mechanisms) or "no proof at all"
+            raise AuthenticationFailed(f"{self.endpoint} takes {offered}, not {security.mechanism}")
+        lifetime_ms = await prove(security, self._say)
+        if lifetime_ms:
+            self._renew_at = asyncio.get_running_loop().time() + lifetime_ms / 1000 * RENEWED
+
+    async def _say(self, message: bytes) -> tuple[bytes, int]:
+        answer = await self.call(Api.SASL_AUTHENTICATE, auth_bytes=message)
+        if answer.error_code:
+            raise AuthenticationFailed(f"{self.endpoint}: {answer.error_message}")
+        lifetime = getattr(answer, "session_lifetime", None)
+        return bytes(answer.auth_bytes), 0 if lifetime is None else round(lifetime.total_seconds() * 1000)
+
     def _encode(self, request: Any, correlation_id: int) -> memoryview:
         header = request.__header_schema__
         buffer = io.BytesIO(bytes(SIZE_BYTES))
@@ -333,6 +370,8 @@ class Connection:
             self.frames.fail("it answered a request that was never sent; is it a Kafka listener?")
         elif not answer.done():  # the one who asked may have been cancelled
             answer.set_result(frame)
+        if self._is_retired and not self._waiting:
+            self.close()
 
     def _on_lost(self, what: str) -> None:
         self._failure = what
@@ -355,6 +394,10 @@ class Connection:
 def _reason(error: OSError) -> str:
     """Why a connection could not be made, and what to do."""
     ask = "is a node running there? Start one with `tidelog start`"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not believed ({error.verify_message}); see ssl.truststore.location"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS is spoken there ({error.reason}); check security.protocol"
     if error.errno == errno.ECONNREFUSED or "Multiple exceptions" in str(error):
         return f"nothing listens there; {ask}"
     if error.__class__.__name__ == "gaierror":

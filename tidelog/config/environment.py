@@ -12,6 +12,7 @@ OTHER_VARIABLES: Final = frozenset(
     {
         "TIDELOG_BOOTSTRAP",
         "TIDELOG_CATALOG",
+        "TIDELOG_CLIENT_CONFIG",
         "TIDELOG_DEBUG",
         "TIDELOG_HTTP_BOOTSTRAP",
         "TIDELOG_SCHEMA_REGISTRY",

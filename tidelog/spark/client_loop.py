@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from tidelog.client.admin import AdminClient
+from tidelog.client.security import Security, security_of
 from tidelog.client.transactional import TransactionalClient
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class _Process:
 
     pid: int = field(default_factory=os.getpid)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
-    clients: dict[tuple[str, float], SparkClient] = field(default_factory=dict)
+    clients: dict[tuple[str, Security, float], SparkClient] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         threading.Thread(target=self.loop.run_forever, name="tidelog-spark", daemon=True).start()
@@ -108,8 +109,8 @@ def ask_later(
 def client(bootstrap: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> SparkClient:
     """This process's client of a cluster. To be called, and used, on its loop."""
     clients = _here().clients
-    known = clients.get((bootstrap, timeout_seconds))
+    key = (str(bootstrap), security_of(bootstrap), timeout_seconds)
+    known = clients.get(key)
     if known is None:
-        known = SparkClient(bootstrap, client_id=CLIENT_ID, timeout_seconds=timeout_seconds)
-        clients[bootstrap, timeout_seconds] = known
+        known = clients[key] = SparkClient(bootstrap, client_id=CLIENT_ID, timeout_seconds=timeout_seconds)
     return known

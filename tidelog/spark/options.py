@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from tidelog.client.cluster import parse_bootstrap
+from tidelog.client.security import servers_of
 from tidelog.errors import ConfigError
 from tidelog.model import TopicPartition
 from tidelog.records import Codec
@@ -243,9 +244,6 @@ class _Given:
             near = difflib.get_close_matches(name, [*names, "kafka.bootstrap.servers"], n=1)
             hint = f"did you mean {names.get(near[0], near[0])}?" if near else "see docs/spark.md"
             raise ConfigError(f"option {name} is not known; {hint}")
-        protocol = self.text("kafka.security.protocol", "PLAINTEXT")
-        if protocol.upper() != "PLAINTEXT":
-            raise ConfigError(f"kafka.security.protocol={protocol}: this client speaks PLAINTEXT only")
 
     def get(self, name: str) -> str | None:
         return self._options.get(name.lower())
@@ -287,7 +285,7 @@ class _Given:
                 "table knows its options only if it was made without a list of columns"
             )
         parse_bootstrap(text)
-        return text
+        return servers_of(text, self._options)
 
     def part_format(self, part: str, names: tuple[str, ...]) -> PartFormat:
         """How keys or values are written; what a registry knows needs its address."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tidelog
 
-NEEDED = ("__init__.py", "client", "model.py", "errors.py", "records.py", "wire", "host")
+NEEDED = ("__init__.py", "client", "model.py", "errors.py", "records.py", "security", "wire", "host")
 IMPORTS_ALL = """
 import importlib, pkgutil
 import tidelog.client

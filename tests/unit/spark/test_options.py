@@ -1,5 +1,8 @@
+import pickle
+
 import pytest
 
+from tidelog.client.security import security_of
 from tidelog.errors import ConfigError
 from tidelog.model import TopicPartition
 from tidelog.records import Codec
@@ -99,7 +102,10 @@ def test_a_time_for_all_wins_over_times_and_these_over_offsets():
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be one of true, false"),
         ({"kafka.isolation.level": "any"}, "read_committed, read_uncommitted"),
         ({"kafka.auto.offset.reset": "latest"}, "startingOffsets"),
-        ({"kafka.security.protocol": "SSL"}, "PLAINTEXT only"),
+        ({"kafka.security.protocol": "TLS"}, "SASL_SSL"),
+        ({"kafka.sasl.mechanism": "GSSAPI", "kafka.security.protocol": "SASL_SSL"}, "SCRAM-SHA-256"),
+        ({"kafka.ssl.truststore.type": "JKS"}, "must be pem"),
+        ({"kafka.ssl.endpoint.identification.algorithm": ""}, "must be https"),
         ({"history": "archive"}, "archive.warehouse"),
         ({"maxOffsetsPerTrigger": "5"}, "for streaming reads"),
         ({"topic": "a"}, "for writes"),
@@ -191,3 +197,24 @@ def test_a_part_has_its_own_message_and_readers_may_be_lenient():
     assert not options.key_format.validates
     del given["schema.validate"]
     assert read_options(given, streaming=False).key_format.validates
+
+
+def test_how_to_connect_goes_with_the_addresses_to_the_executors():
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    jaas = f'{module} required username="alice" password="secret";'
+    options = {
+        "kafka.bootstrap.servers": "a:1",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": jaas,
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.ssl.truststore.type": "PEM",
+    }
+
+    reading = read_options(options | {"subscribe": "t"}, streaming=True)
+    for read in (reading, write_options(options, streaming=False)):
+        sent = pickle.loads(pickle.dumps(read))
+        found = security_of(sent.bootstrap)
+        assert (sent.bootstrap, found.username, found.password) == ("a:1", "alice", "secret")
+        assert (found.mechanism, found.truststore) == ("SCRAM-SHA-512", "/ca.pem")
+        assert "secret" not in repr(read)

@@ -46,6 +46,7 @@ from tidelog.client.http.transport import (
     timeout_of,
 )
 from tidelog.client.http.values import Consistency, Seconds
+from tidelog.client.security import Security
 
 C = TypeVar("C")
 P = ParamSpec("P")
@@ -340,6 +341,7 @@ class AsyncClient(Surface[ClientPlans]):
     `retries` how often a request is repeated; `backoff` the longest pause before the first of
     them, twice that before the next. A stream that was heard and is lost is sought for
     `reconnect_seconds`. With `discover=False` it keeps to the addresses that it was given.
+    `security` says who asks; without it, the file of TIDELOG_CLIENT_CONFIG does, if there is one.
     """
 
     def __init__(
@@ -352,6 +354,7 @@ class AsyncClient(Surface[ClientPlans]):
         reconnect_seconds: float = 60.0,
         connections_max: int = CONNECTIONS_MAX,
         discover: bool = True,
+        security: Security | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] | None = None,
         random: Callable[[], float] | None = None,
@@ -362,7 +365,7 @@ class AsyncClient(Surface[ClientPlans]):
             timeout=timeout, retries=retries, backoff=backoff, reconnect_seconds=reconnect_seconds
         )
         core = make_core(addresses, settings, discover=discover, clock=clock, random=random, new_key=new_key)
-        http = httpx.AsyncClient(transport=transport, **options(core, connections_max))
+        http = httpx.AsyncClient(transport=transport, **options(core, connections_max, security))
         super().__init__(ClientPlans(core), Driver(http, sleep))
         self.topics = AsyncTopics(TopicsPlans(core), self._driver)
         self.pointer_queues = AsyncPointerQueues(PointerQueuesPlans(core), self._driver)

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from random import Random
 from typing import Any, Final
 from uuid import uuid4
@@ -12,6 +12,7 @@ import httpx
 from tidelog.client.http.core import Core, Settings
 from tidelog.client.http.effects import Lost, Reply, Request
 from tidelog.client.http.routes import Routes
+from tidelog.client.security import Security, security_of, tls_of
 
 CONNECT_SECONDS_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 20
@@ -44,7 +45,7 @@ def make_core(
     )
 
 
-def options(core: Core, connections_max: int) -> dict[str, Any]:
+def options(core: Core, connections_max: int, security: Security | None = None) -> dict[str, Any]:
     """How an httpx client is made. Proxies of the environment are not for a cluster's nodes."""
     limits = httpx.Limits(
         max_connections=connections_max,
@@ -52,8 +53,35 @@ def options(core: Core, connections_max: int) -> dict[str, Any]:
         keepalive_expiry=KEEP_ALIVE_SECONDS,
     )
     # Reading the certificates of the world takes longer than many a request.
-    verify = core.routes.scheme == "https"
-    return {"limits": limits, "trust_env": False, "follow_redirects": False, "verify": verify}
+    is_safe = core.routes.scheme == "https"
+    found: dict[str, Any] = {
+        "limits": limits,
+        "trust_env": False,
+        "follow_redirects": False,
+        "verify": is_safe,
+    }
+    known = security or security_of("")
+    if is_safe and (known.truststore or known.keystore):
+        found["verify"] = tls_of(known)
+    if (auth := _auth(known)) is not None:
+        found["auth"] = auth
+    return found
+
+
+def _auth(security: Security) -> httpx.Auth | None:
+    """What a request shows of who asks."""
+    if security.token:
+        return _Bearer(security.token)
+    return httpx.BasicAuth(security.username, security.password) if security.username else None
+
+
+class _Bearer(httpx.Auth):
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        request.headers["authorization"] = f"Bearer {self._token}"
+        yield request
 
 
 def timeout_of(request: Request) -> httpx.Timeout:

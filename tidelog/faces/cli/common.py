@@ -5,6 +5,7 @@ it can neither move the cursor nor change the markup.
 """
 
 import json
+import os
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
 from enum import StrEnum
@@ -29,10 +30,21 @@ PAGE: Final = 1000
 PIPED_WIDTH: Final = 200
 """Columns of the widest table: one that goes to a file or a pipe, or has long ids."""
 
+
+def _resolve(bootstrap: str) -> str:
+    """The addresses, with how to connect there: a job's tasks on other machines must know it, too."""
+    if not os.environ.get("TIDELOG_CLIENT_CONFIG"):
+        return bootstrap
+    from tidelog.client.security import resolved
+
+    return resolved(bootstrap)
+
+
 Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap",
+        callback=_resolve,
         envvar="TIDELOG_BOOTSTRAP",
         metavar="HOST:PORT",
         help="Kafka address of the cluster; several are separated by commas.",
