@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.outboxes import Outboxes
+from tidelog.cluster.answering import answered
 from tidelog.cluster.messages import ConfirmLeads, ConfirmLeadsAnswer, Lead
 from tidelog.controller.image import PartitionImage
 from tidelog.errors import BrokerError, NotLeader, RequestTimedOut
@@ -113,7 +114,10 @@ class Confirming:
     def _on_confirm(self, source: NodeId, asked: ConfirmLeads, place: Answer | None) -> None:
         assert place is not None, "it is a question"
         if asked.of != NO_NODE:
-            self._broker.spawn(self._pass_on(asked.of, place))
+            if asked.of in self._broker.image.brokers:
+                self._broker.spawn(answered(self._pass_on(asked.of, place), place))
+            else:
+                place.fail(f"there is no node {asked.of}")
             return
         confirmed = tuple(self._follows(source, lead) for lead in asked.leads)
         place.send(ConfirmLeadsAnswer(confirmed=confirmed, acted_on=self._broker.acted_on, of=asked.of))

@@ -6,6 +6,7 @@ Rule 2: a voter that is let in is a broker that follows already: its disk and ad
 
 from typing import Final
 
+from tidelog.cluster.answering import answered
 from tidelog.cluster.member import ClusterMember
 from tidelog.cluster.messages import ChangeVoters, ChangeVotersAnswer
 from tidelog.controller.image import ClusterImage
@@ -64,16 +65,18 @@ class Electorate:
 
     def _on_change(self, source: NodeId, change: ChangeVoters, place: Answer | None) -> None:
         assert place is not None
-        self._member.quorum.spawn(self._change(change, place))
+        self._member.quorum.spawn(answered(self._change(change, place), place))
 
     async def _change(self, change: ChangeVoters, place: Answer) -> None:
         def decide(image: ClusterImage) -> VotersChanged:
             raft, now = self._member.quorum.raft, self._host.clock.monotonic()
             if change.add is not None:
+                _check_voter(image, change.add)
                 voters = raft.add_voter(change.add, now)
-            else:
-                assert change.remove is not None, "one or the other"
+            elif change.remove is not None:
                 voters = raft.remove_voter(change.remove)
+            else:
+                raise VoterNotFound("neither a voter to add nor one to remove")
             return VotersChanged(voters=list(voters))
 
         try:
@@ -87,6 +90,13 @@ class Electorate:
 _REFUSALS: Final[dict[int, type[BrokerError]]] = {
     kind.code: kind for kind in (NotController, DuplicateVoter, VoterNotFound, VotersNotSettled)
 }
+
+
+def _check_voter(image: ClusterImage, voter: Voter) -> None:
+    """Only a broker can become a voter, with its disk and at its address."""
+    broker = image.brokers.get(voter.key.id)
+    if broker is None or (broker.directory, broker.peer) != (voter.key.directory, voter.endpoint):
+        raise VoterNotFound(f"no broker is {voter.key} at {voter.endpoint}")
 
 
 def _refusal(answer: ChangeVotersAnswer) -> BrokerError:

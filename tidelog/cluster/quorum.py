@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tidelog.cluster.acknowledged import Acknowledgements
+from tidelog.cluster.answering import answered
 from tidelog.cluster.hub import Handler, Hub
 from tidelog.cluster.promises import decode_promise, encode_promise
 from tidelog.cluster.quorum_log import FULL_DISK_SECONDS, Entry, Fetched, QuorumLog, fetched_in
@@ -440,7 +441,7 @@ class Quorum:
             return
         answer = effect.answer
         if isinstance(answer, FetchAnswer) and answer.accepted and not (answer.diverging or answer.snapshot):
-            self.spawn(self._send_data(place, answer))
+            self.spawn(answered(self._send_data(place, answer), place))
         else:
             place.send(answer)
 
@@ -654,12 +655,11 @@ class Quorum:
 
     def _asked_for_snapshot(self, source: NodeId, request: FetchSnapshot, place: Answer | None) -> None:
         if place is not None:
-            self.spawn(self._send_piece(request, place))
+            self.spawn(answered(self._send_piece(request, place), place))
 
     async def _send_piece(self, request: FetchSnapshot, place: Answer) -> None:
-        read = partial(
-            self._snapshots.read, request.snapshot, max(request.position, 0), _SNAPSHOT_PIECE_BYTES
-        )
+        position = min(max(request.position, 0), 2**40)  # of a file
+        read = partial(self._snapshots.read, request.snapshot, position, _SNAPSHOT_PIECE_BYTES)
         try:
             size, data = await self._host.offload.run(read)
         except OSError as error:

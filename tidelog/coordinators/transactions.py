@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.topics import partition_exists
+from tidelog.cluster.answering import answered
 from tidelog.cluster.messages import AddToTransactions, AddToTransactionsAnswer, PlacesToAdd
 from tidelog.coordinators.groups import GroupCoordinator
 from tidelog.coordinators.markers import Ending, MarkerSender, MarkerWriter
@@ -133,7 +134,7 @@ class TransactionCoordinator(ShardKeeper[TransactionsDriver]):
 
     def _on_places_to_add(self, source: NodeId, asked: AddToTransactions, answer: Answer | None) -> None:
         assert answer is not None
-        self._broker.spawn(self._answer_leader(asked, answer))
+        self._broker.spawn(answered(self._answer_leader(asked, answer), answer))
 
     async def _answer_leader(self, asked: AddToTransactions, answer: Answer) -> None:
         codes = await asyncio.gather(*map(self._codes, asked.transactions))

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.unit.controller.histories import cluster, image_after
 from tidelog.cluster.active import ActiveController
 from tidelog.cluster.answering import answered
+from tidelog.cluster.electorate import _check_voter
 from tidelog.cluster.messages import Beat, ChangeInSync, Register
 from tidelog.controller.elections import min_in_sync, own_config
 from tidelog.controller.in_sync import WantedInSync
 from tidelog.controller.leases import Heartbeat
 from tidelog.controller.registration import Registration
 from tidelog.model import Endpoint, NodeId
+from tidelog.raft.changes import VoterNotFound
+from tidelog.raft.voters import ReplicaKey, Voter
 
 
 class Place:
@@ -82,3 +86,18 @@ def test_no_node_registers_beats_or_leads_for_another():
 
     assert [answer.problem for answer in place.sent] == ["node 3 cannot register node 2"]
     assert len(place.failed) == 2
+
+
+def test_only_a_broker_s_own_disk_at_its_address_becomes_a_voter():
+    image = image_after(*cluster(1, 2))
+    broker = image.brokers[2]
+    voter = Voter(ReplicaKey(2, broker.directory), broker.peer.host, broker.peer.port)
+
+    _check_voter(image, voter)
+    for other in (
+        Voter(ReplicaKey(9, broker.directory), broker.peer.host, broker.peer.port),
+        Voter(ReplicaKey(2, "another"), broker.peer.host, broker.peer.port),
+        Voter(voter.key, "elsewhere", broker.peer.port),
+    ):
+        with pytest.raises(VoterNotFound):
+            _check_voter(image, other)
