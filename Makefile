@@ -8,6 +8,7 @@ KAFKA ?= 127.0.0.1:9092
 PIPELINE ?= ./pipelines/revenue
 MINUTES ?= 60
 ARGS ?=
+BASE ?= HEAD~1
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -32,14 +33,14 @@ TYPED := $(wildcard tidelog pyspark_tidelog tests benchmarks fuzz)
 MAKEFLAGS += --no-print-directory
 # A node starts in half the time if its modules are compiled already, and the tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup run check coverage test test-clients soak lint format bench fuzz lock clean
+.PHONY: help setup run check coverage test test-clients soak lint format bench bench-check fuzz lock clean
 
 help: ## Show this list
 	@echo "Tidelog: make <target>"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "Variables: DATA, NODES, KAFKA, PIPELINE (run; PIPELINE= for none), MINUTES (soak), ARGS (bench, fuzz, soak), UPGRADE=1 (lock), WORKERS, PYTHON"
+	@echo "Variables: DATA, NODES, KAFKA, PIPELINE (run; PIPELINE= for none), MINUTES (soak), ARGS (bench, fuzz, soak), BASE (bench-check), UPGRADE=1 (lock), WORKERS, PYTHON"
 
 setup: $(DEV) ## Make .venv with everything pinned for development
 	@echo "setup: $(VENV) is ready"
@@ -92,6 +93,9 @@ format: $(DEV) ## Format the code, sort its imports, derive the client for threa
 
 bench: $(DEV) ## Run the benchmarks; each prints a ratio against a peer or a limit
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-check: $(DEV) ## Measure this tree and the commit BASE in turns; fail if it costs more CPU time
+	@$(BIN)/python -m benchmarks.check $(BASE) $(ARGS)
 
 fuzz: $(DEV) ## Run the fuzzers
 	@$(BIN)/python -m fuzz $(ARGS)
