@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from tests.support.cluster import wait_until
 from tidelog.backup import chunks, creating, restoring
 from tidelog.backup.cluster_requests import BackupClient
-from tidelog.backup.creating import create, load_manifests
+from tidelog.backup.creating import create
+from tidelog.backup.kept import find_manifest, load_manifests, write_manifest
 from tidelog.backup.problems import BackupError, Damaged, Differs
 from tidelog.backup.restoring import restore
 from tidelog.backup.storage import LocalStorage, open_storage
@@ -88,7 +89,7 @@ def back_up(cluster, place, *topics, now_ms=None, **options):
 
 def bring_back(cluster, place, manifest=None, **wish):
     storage = open_storage(str(place))
-    manifest = manifest or creating.find_manifest(storage, None)
+    manifest = manifest or find_manifest(storage, None)
     return asyncio.run(restore(cluster.bootstrap, storage, manifest, restoring.Wish(**wish)))
 
 
@@ -274,14 +275,14 @@ def test_a_run_that_is_ended_leaves_nothing(cluster, topic, place, monkeypatch, 
     back_up(cluster, place, topic)
     before = files(place)
     produce(cluster, topic, b"2")
-    write = creating._write_manifest
+    write = write_manifest
 
     def stop_here(storage, made):
         if is_written:  # somebody ends it while the manifest is written, and hears of that later
             write(storage, made)
         raise Ended
 
-    monkeypatch.setattr(creating, "_write_manifest", stop_here)
+    monkeypatch.setattr(creating, "write_manifest", stop_here)
     with pytest.raises(Ended):
         back_up(cluster, place, topic)
 
@@ -846,11 +847,11 @@ def test_an_older_backup_is_not_restored_in_place_of_one_that_cannot_be_read(clu
 
     for asked in (None, newer.id):
         with pytest.raises(Damaged, match=newer.id):
-            creating.find_manifest(storage, asked)
+            find_manifest(storage, asked)
 
-    assert creating.find_manifest(storage, older.id) == older
+    assert find_manifest(storage, older.id) == older
     back_up(cluster, place, topic, now_ms=3 * HOUR_MS)
-    assert creating.find_manifest(storage, None).taken_ms == 3 * HOUR_MS
+    assert find_manifest(storage, None).taken_ms == 3 * HOUR_MS
 
 
 def test_commands_say_what_is_wrong(cluster, place, capsys):

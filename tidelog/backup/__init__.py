@@ -6,6 +6,7 @@
     planning.py          which offsets are new since the last backup; pure
     cluster_requests.py  what is asked of the cluster
     creating.py          a backup is made
+    kept.py              the backups in a place: found, and removed
     checking.py          a backup is read to its last byte
     batches.py           batches on their way back into a log; pure
     restoring.py         a backup is written into a cluster

@@ -26,7 +26,7 @@ from tidelog.backup import creating, restoring
 from tidelog.backup.checking import verify
 from tidelog.backup.chunks import batches_of, read_chunk
 from tidelog.backup.cluster_requests import BackupClient
-from tidelog.backup.creating import load_manifests
+from tidelog.backup.kept import load_manifests
 from tidelog.backup.manifest import Manifest, PartitionBackup
 from tidelog.backup.problems import Damaged, Differs
 from tidelog.backup.storage import Output

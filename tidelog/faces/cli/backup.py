@@ -182,7 +182,7 @@ def _show_created(made: "creating.Created", *, as_json: bool) -> None:
 @app.command("list")
 def show_list(place: Place, as_json: AsJson = False) -> int:
     """List the backups in a directory, the oldest first."""
-    from tidelog.backup.creating import load_manifests
+    from tidelog.backup.kept import load_manifests
 
     storage = _opened(place)
     if not storage.exists():
@@ -234,7 +234,7 @@ def verify(
         raise UsageError("--backup and --all: keep one of them")
     from tidelog.backup.checking import bytes_to_verify
     from tidelog.backup.checking import verify as check
-    from tidelog.backup.creating import find_manifest, load_manifests
+    from tidelog.backup.kept import find_manifest, load_manifests
 
     storage = _opened(place)
     if every_one:
@@ -310,7 +310,7 @@ def restore(
       tidelog backup restore /backups/shop --topic orders --into yesterday. \\
           --backup 20260131T120000Z-1a2b3c
     """
-    from tidelog.backup.creating import find_manifest
+    from tidelog.backup.kept import find_manifest
     from tidelog.backup.restoring import Wish
 
     storage = _opened(place)
