@@ -271,14 +271,14 @@ async def _permissions(asker: Asker) -> None:
     named = {"resource_type": 2, "resource_name": _TOPIC, "resource_pattern_type": 3}
     who = {"principal": f"User:{OWN}", "host": "*", "operation": 3, "permission_type": 3}
     made = (await connection.call(Api.CREATE_ACLS, creations=[named | who])).results[0]
-    wanted: dict[str, Any] = {
+    wanted: dict[str, Any] = {  # exactly that: operators' orders allow other operations there
         "resource_type_filter": 2,
         "resource_name_filter": _TOPIC,
         "pattern_type_filter": 3,
         "principal_filter": f"User:{OWN}",
-        "host_filter": None,
-        "operation": 1,
-        "permission_type": 1,
+        "host_filter": "*",
+        "operation": 3,
+        "permission_type": 3,
     }
     found = await connection.call(Api.DESCRIBE_ACLS, **wanted)
     if len([acl for one in found.resources for acl in one.acls]) > 1:
