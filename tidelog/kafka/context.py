@@ -95,7 +95,6 @@ def judge(client: Client, authorizer: Authorizer) -> Access:
     """
     access = client.access
     if access is None or access.principal is not client.principal:
-        access = client.access = Access(
-            authorizer, client.principal, host_of(client.address.rpartition(":")[0])
-        )
+        host = host_of(client.address.rpartition(":")[0])
+        access = client.access = authorizer.access(client.principal, host)
     return access

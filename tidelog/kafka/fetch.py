@@ -41,7 +41,7 @@ from tidelog.model import NO_NODE, NodeId, Offset
 from tidelog.partition.driver import Partition
 from tidelog.partition.leader import Leader
 from tidelog.records import batch_size_at, read_header
-from tidelog.security.authorizer import Access
+from tidelog.security.authorizer import Access, remember
 from tidelog.security.permissions import Kind
 from tidelog.wire.apis import Api
 from tidelog.wire.entities import NO_ID, decode_request
@@ -219,7 +219,7 @@ class _Fetch:
     def _judge(self, topic: str | UUID) -> None:
         """Let the client read the topic, or raise the error that it gets."""
         self._access.require(NEEDS[Api.FETCH][Kind.TOPIC], Kind.TOPIC, name_of(self._broker, topic))
-        self._access.answers().readable.add(topic)
+        remember(self._access.answers().readable, topic)
 
     def _nearer(self, leader: Leader, offset: Offset) -> NodeId | None:
         """A follower in the consumer's rack that holds `offset`, unless the leader stands there."""

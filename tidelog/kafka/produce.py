@@ -28,7 +28,7 @@ from tidelog.kafka.context import Reply
 from tidelog.kafka.permissions import NEEDS
 from tidelog.partition.driver import Partition
 from tidelog.records import is_transactional, read_header
-from tidelog.security.authorizer import Access
+from tidelog.security.authorizer import Access, remember
 from tidelog.security.permissions import Kind
 from tidelog.wire.apis import Api
 from tidelog.wire.produce import PartitionAnswer, Repeated, decode_request, encode_response
@@ -121,7 +121,7 @@ def _refuse(answer: PartitionAnswer, error: BrokerError) -> None:
 def _judge(broker: Broker, access: Access, topic: str | UUID) -> None:
     """Let the client write to the topic, or raise the error that it gets."""
     access.require(NEEDS[Api.PRODUCE][Kind.TOPIC], Kind.TOPIC, name_of(broker, topic))
-    access.answers().writable.add(topic)
+    remember(access.answers().writable, topic)
 
 
 def handle_repeated(

@@ -31,10 +31,11 @@ from tidelog.security.refusals import (
     TransactionalIdAuthorizationFailed,
 )
 
-ANSWERS_MAX: Final = 1024
+ANSWERS_MAX: Final = 256
 """What is kept of one client; then it begins anew."""
+NAME_CHARACTERS_KEPT: Final = 255
 CLIENTS_MAX: Final = 1024
-"""Clients without a connection of their own that are remembered, by principal and host."""
+"""Clients that are remembered, by principal and host; connections of one share what was found."""
 _MAPPED: Final = "::ffff:"
 SUPER_USERS_SEPARATOR: Final = ";"
 """As Kafka writes it: names of certificates hold commas."""
@@ -121,7 +122,7 @@ class Authorizer:
         return self.current().allows_some(principal, host, operation, kind)
 
     def access(self, principal: Principal, host: str) -> "Access":
-        """The rights of a client that has no connection of its own; the same while it is remembered."""
+        """The rights of a client; the same for all of its connections while it is remembered."""
         found = self._clients.get((principal, host))
         if found is None:
             if len(self._clients) >= CLIENTS_MAX:
@@ -138,12 +139,15 @@ def changes(operation: Operation, kind: Kind, name: str) -> bool:
 
 
 class Answers:
-    """What one client was found to be allowed, as long as no binding changes."""
+    """What one client was found to be allowed, as long as no binding changes.
+
+    What it is not allowed is not kept: whoever has no rights takes no memory by asking.
+    """
 
     __slots__ = ("found", "readable", "writable")
 
     def __init__(self) -> None:
-        self.found: dict[_Question, bool] = {}
+        self.found: set[_Question] = set()
         self.readable: set[str | UUID] = set()
         self.writable: set[str | UUID] = set()
         """Topics, by name or by id, that it may read or write: for those who ask for every batch."""
@@ -179,28 +183,37 @@ class Access:
     def may(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> bool:
         if not self._authorizer.is_on:
             return True
-        answers, question = self.answers().found, (operation, kind, name)
-        found = answers.get(question)
-        if found is None:
-            found = self._authorizer.allows(self.principal, self.host, operation, kind, name)
-            answers[question] = found
-        return found
+        known, question = self.answers().found, (operation, kind, name)
+        if question in known:
+            return True
+        is_allowed = self._authorizer.allows(self.principal, self.host, operation, kind, name)
+        if is_allowed and len(name) <= NAME_CHARACTERS_KEPT:
+            known.add(question)
+        return is_allowed
 
     def may_some(self, operation: Operation, kind: Kind) -> bool:
         """Whether it may do that to any resource of the kind."""
         if not self._authorizer.is_on:
             return True
-        answers, question = self.answers().found, (operation, kind, None)
-        found = answers.get(question)
-        if found is None:
-            found = self._authorizer.allows_some(self.principal, self.host, operation, kind)
-            answers[question] = found
-        return found
+        known, question = self.answers().found, (operation, kind, None)
+        if question in known:
+            return True
+        is_allowed = self._authorizer.allows_some(self.principal, self.host, operation, kind)
+        if is_allowed:
+            known.add(question)
+        return is_allowed
 
     def require(self, operation: Operation, kind: Kind, name: str = CLUSTER_NAME) -> None:
         """Let it pass, or raise the error that the client gets."""
         if not self.may(operation, kind, name):
             raise refusal(self.principal, operation, kind, name)
+
+
+def remember(topics: set[str | UUID], topic: str | UUID) -> None:
+    """Keep it among the topics of `Answers` that were allowed."""
+    if len(topics) >= ANSWERS_MAX:
+        topics.clear()
+    topics.add(topic)
 
 
 def require_create(access: Access, topic: str) -> None:

@@ -1,9 +1,18 @@
 """The authorizer: off, on, and what it keeps."""
 
+from uuid import UUID
+
 import pytest
 
 from tidelog.security.acls import Acls, Binding, Effect
-from tidelog.security.authorizer import ANSWERS_MAX, CLIENTS_MAX, Authorizer, host_of, parse_super_users
+from tidelog.security.authorizer import (
+    ANSWERS_MAX,
+    CLIENTS_MAX,
+    Authorizer,
+    host_of,
+    parse_super_users,
+    remember,
+)
 from tidelog.security.permissions import CLUSTER_NAME, Kind, Operation, Resource
 from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.security.refusals import ClusterAuthorizationFailed, TopicAuthorizationFailed
@@ -78,15 +87,31 @@ def test_an_answer_is_found_once(monkeypatch):
 
 
 def test_what_is_kept_is_bounded():
-    authorizer, _ = make()
+    everything = Binding(principal=ALICE, operation=Operation.ALL, kind=Kind.TOPIC, name="*")
+    authorizer, _ = make(everything)
     access = authorizer.access(ALICE, "h")
+    topics: set[str | UUID] = set()
     for number in range(ANSWERS_MAX + 1):
-        access.may(Operation.READ, Kind.TOPIC, str(number))
+        assert access.may(Operation.READ, Kind.TOPIC, str(number))
+        remember(topics, str(number))
     for number in range(CLIENTS_MAX + 1):
         authorizer.access(ALICE, str(number))
 
-    assert len(access.answers().found) <= ANSWERS_MAX
+    assert 0 < len(access.answers().found) <= ANSWERS_MAX
+    assert 0 < len(topics) <= ANSWERS_MAX
     assert len(authorizer._clients) == CLIENTS_MAX
+
+
+def test_nothing_is_kept_of_what_is_refused_or_has_a_very_long_name():
+    everything = Binding(principal=ALICE, operation=Operation.READ, kind=Kind.TOPIC, name="*")
+    authorizer, _ = make(everything)
+    access = authorizer.access(ALICE, "h")
+
+    assert not access.may(Operation.WRITE, Kind.TOPIC, "t")
+    assert not access.may_some(Operation.WRITE, Kind.TOPIC)
+    assert access.may(Operation.READ, Kind.TOPIC, "t" * 256)
+
+    assert access.answers().found == set()
 
 
 def test_an_address_of_ipv4_is_one_however_it_came():
