@@ -5,13 +5,16 @@ Rule 2: the same plan passes without the bug; so it is the bug that was found.
 """
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from tidelog.peers.link import Link
 from tidelog.peers.listener import PeerListener
 from tidelog.peers.stream import Stream
-from tidelog.simulation.plan import Plan
+from tidelog.security.secrets import Secret
+from tidelog.simulation.knocks import STRANGERS
+from tidelog.simulation.plan import Fault, Plan
 from tidelog.simulation.story import LIVENESS
 from tidelog.simulation.swarm import make_plan, play
 
@@ -37,3 +40,19 @@ def test_a_link_that_is_used_though_nothing_comes_by_it_is_found(monkeypatch: py
     violation = play(plan).violation
     assert violation is not None
     assert violation.name == LIVENESS
+
+
+@pytest.mark.slow
+def test_a_node_that_believes_whoever_claims_to_have_the_secret_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guarded = make_plan(2, story="cluster", kinds=["knock"], nodes=3, chaos_seconds=6)
+    knocks = [Fault(1.0 + at, "knock", {"node": at, "claimed": 4, "what": "proof"}) for at in (1, 2, 3)]
+    plan = replace(guarded, faults=tuple(knocks))
+    assert play(plan).violation is None
+
+    monkeypatch.setattr(Secret, "key_of", lambda self, *proof: self.newest)
+
+    violation = play(plan).violation
+    assert violation is not None
+    assert violation.name == STRANGERS
