@@ -17,7 +17,7 @@ from tidelog.client.http.core import Ask, Core, Tries
 from tidelog.client.http.effects import Request
 from tidelog.client.kafka import LATEST
 from tidelog.faces.http import kv
-from tidelog.simulation import history_check, queues
+from tidelog.simulation import queues, registers
 from tidelog.simulation.backups import HAS, INVENTS, SAME, WHOLE, _MemoryOutput
 from tidelog.simulation.http_clients import NEVER
 from tidelog.simulation.plan import Fault, Plan
@@ -154,7 +154,7 @@ def _messages(drawn: Plan) -> Plan:
 @pytest.mark.parametrize(
     ("plant", "seed", "kinds", "change", "invariant"),
     [
-        (plant_lost_requests_that_were_not_done, 6, CRASHES, _as_it_is, history_check.ABORTED_READ),
+        (plant_lost_requests_that_were_not_done, 8, CRASHES, _as_it_is, registers.FAILED_WRITE),
         (plant_lost_requests_that_were_not_done, 1, CRASHES, _messages, NEVER),
         (plant_a_key_for_each_attempt, 5, CRASHES, _as_it_is, queues.ONCE),
         (plant_a_handler_that_fails, 2, (), _early, UNEXPECTED_ERROR),

@@ -1,7 +1,8 @@
-"""One append for what many requests write to a partition in one turn of the loop.
+"""One append for what many requests write to a partition in one turn of the loop, or meanwhile.
 
 Rule 1: what comes for a partition in a turn becomes one batch: one header, one checksum, one wait for
-        the replicas, one timer. Its cost is per batch, not per request.
+        the replicas, one timer. Its cost is per batch, not per request. So what comes while a batch
+        is on its way to replicas waits for it, but not longer than `GATHER_SECONDS`.
 Rule 2: whoever decides what is written does so right before the append; nothing happens in between.
 Rule 3: a request that is refused, leaves or runs out of time takes no other one with it.
 """
@@ -22,6 +23,13 @@ T = TypeVar("T")
 
 AT_ONCE_MAX: Final = 64
 """Requests that are handed on in one turn, so that none is long."""
+ROOM: Final = 1
+"""Batches of a partition that are on their way to replicas at once; one more would wait for the same
+disks, and cost all nodes its messages."""
+ROOM_ALONE: Final = 2
+"""Without replicas the disk is all that is waited for, and the second batch keeps it busy."""
+GATHER_SECONDS: Final = 0.005
+"""For which a batch waits for room at most: replicas may be far away."""
 BYTES_MAX: Final = 64 * 1024
 """A batch of more takes no other request's records."""
 _RECORD_BYTES: Final = 32
@@ -30,10 +38,57 @@ _GRACE_SECONDS: Final = 1.0
 _LATE: Final = "it was not committed in time"
 
 
-class Gathered(Generic[T]):
-    """What comes in one turn of the loop, handed on together at its end."""
+class Pace:
+    """When what was gathered goes: at the end of the turn, or once there is room.
 
-    __slots__ = ("_hand_on", "_items")
+    Invariant: while something is wanted, `go` is going to be called, whatever becomes of the batches
+    that are under way.
+    """
+
+    __slots__ = ("_go", "_is_wanted", "_room", "_timer", "_under_way")
+
+    def __init__(self, go: Callable[[], None]) -> None:
+        self._go = go
+        self._is_wanted = False
+        """Whether `go` is going to be called."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Set while it waits for room: when that is over."""
+        self._under_way = 0
+        self._room = ROOM
+
+    def want(self, *, now: bool = False) -> None:
+        """There is something to go; `now`: whether or not there is room."""
+        if self._is_wanted:
+            return
+        self._is_wanted = True
+        loop = asyncio.get_running_loop()
+        if now or self._under_way < self._room:
+            loop.call_soon(self._end)
+        else:
+            self._timer = loop.call_later(GATHER_SECONDS, self._end)
+
+    def begun(self, replicas: int) -> None:
+        """A batch is under way to so many replicas, of which this node is one."""
+        self._under_way += 1
+        self._room = ROOM if replicas > 1 else ROOM_ALONE
+
+    def ended(self) -> None:
+        """It is no more."""
+        self._under_way -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        self._is_wanted, self._timer = False, None
+        self._go()
+
+
+class Gathered(Generic[T]):
+    """What comes for one partition, handed on together."""
+
+    __slots__ = ("_hand_on", "_items", "pace")
 
     def __init__(self, hand_on: Callable[[Sequence[T]], int]) -> None:
         """`hand_on` says how many it has taken, at least one; the others come again in the next turn.
@@ -42,17 +97,17 @@ class Gathered(Generic[T]):
         """
         self._hand_on = hand_on
         self._items: list[T] = []
+        self.pace = Pace(self._end)
 
     def put(self, item: T) -> None:
-        if not self._items:
-            asyncio.get_running_loop().call_soon(self._end)
         self._items.append(item)
+        self.pace.want()
 
     def _end(self) -> None:
         taken = self._hand_on(self._items[:AT_ONCE_MAX])
         del self._items[:taken]
         if self._items:
-            asyncio.get_running_loop().call_soon(self._end)
+            self.pace.want(now=True)  # what went was full
 
 
 class _Member(NamedTuple):
@@ -83,8 +138,10 @@ class JointWrite:
 
     __slots__ = (
         "_clock",
+        "_is_under_way",
         "_leader",
         "_members",
+        "_pace",
         "_partition",
         "_records",
         "_size",
@@ -94,14 +151,16 @@ class JointWrite:
         "is_stamped",
     )
 
-    def __init__(self, partition: Partition, clock: Clock) -> None:
-        """NotLeader if this node does not lead the partition."""
+    def __init__(self, partition: Partition, clock: Clock, pace: Pace) -> None:
+        """NotLeader if this node does not lead the partition. `pace` hears that it is under way."""
+        self._pace = pace
         self._partition = partition
         self._clock = clock
         self._leader = partition.leading()
         self._records: list[Record] = []
         self._members: list[_Member] = []
         self._size = HEADER_BYTES
+        self._is_under_way = False
         self._timer: asyncio.TimerHandle | None = None
         self.base = partition.log.end
         self.deadline = 0.0
@@ -149,11 +208,16 @@ class JointWrite:
         if is_done:
             self.settled(None)
         else:
+            self._pace.begun(len(self._leader.replicas))
+            self._is_under_way = True
             self._set_timer()
         return True
 
     def settled(self, error: BrokerError | None) -> None:
         """The batch is committed, or it is not known whether it will be."""
+        if self._is_under_way:
+            self._is_under_way = False
+            self._pace.ended()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

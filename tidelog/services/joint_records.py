@@ -77,7 +77,8 @@ class JointRecords:
                 if not one.reply.done():
                     one.reply.set_exception(NotLeader(leader=None))
             return len(joining)
-        write, taken = JointWrite(partition, self._broker.host.clock), 0
+        pace = self._gathered[partition].pace
+        write, taken = JointWrite(partition, self._broker.host.clock, pace), 0
         for one in joining:
             if not one.reply.done():  # else it has left
                 size = size_of(one.records)

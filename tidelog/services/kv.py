@@ -284,7 +284,7 @@ class Kv:
             return tell_all(asked, error)
         if not is_known:
             return tell_all(asked, None)  # they come again once it is
-        write = JointWrite(state.partition, clock)
+        write = JointWrite(state.partition, clock, state.asked.pace)
         decisions = Decisions(state, write.base, clock.wall_ms())
         unwritten: list[tuple[Asked, Decision]] = []
         for one in asked:
