@@ -53,6 +53,12 @@ def _schemas() -> Fuzzer:
     return SchemasFuzzer()
 
 
+def _proofs() -> Fuzzer:
+    from fuzz.proofs import ProofsFuzzer
+
+    return ProofsFuzzer()
+
+
 def _peers() -> Fuzzer:
     from fuzz.peers import PeersFuzzer
 
@@ -62,6 +68,7 @@ def _peers() -> Fuzzer:
 FUZZERS: dict[str, Callable[[], Fuzzer]] = {
     "connections": _connections,
     "peers": _peers,
+    "proofs": _proofs,
     "requests": _requests,
     "records": _records,
     "recovery": _recovery,

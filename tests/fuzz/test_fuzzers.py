@@ -23,6 +23,7 @@ CASES = {
     "requests": 80,
     "connections": 180,
     "peers": 1500,
+    "proofs": 500,
     "recovery": 2500,
     "files": 3000,
     "columns": 500,
@@ -157,7 +158,12 @@ def _read_past_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.schemas.framing._read_varint", lambda data, at: (data[at] >> 1, at + 1))
 
 
+def _believe_any_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.security.scram.hmac.compare_digest", lambda one, other: True)
+
+
 PLANTED = {
+    "proofs": _believe_any_proof,
     "peers": _believe_any_stranger,
     "connections": _never_give_back,
     "requests": _expect_no_damage,
