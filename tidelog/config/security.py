@@ -79,7 +79,8 @@ class SecurityConfig:
     )
     sasl_enabled_mechanisms: str = setting(
         "SCRAM-SHA-256,SCRAM-SHA-512",
-        "How clients may prove who they are. PLAIN sends the password itself: offer it over TLS only.",
+        "How clients may prove who they are. PLAIN sends the password itself, OAUTHBEARER a token of "
+        "`tidelog tokens`: offer them over TLS only.",
         choices=MECHANISMS,
         is_list=True,
     )

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from tidelog.host.complaints import Complaints
+
 
 class Reader(Protocol):
     """A connection that may have to wait before it reads on."""
@@ -16,7 +18,8 @@ class Intake:
     that whoever never finishes one holds up nobody but others of its kind.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, complaints: Complaints) -> None:
+        self.complaints = complaints
         self._bytes_max = bytes_max
         self._waiting: dict[Reader, None] = {}
         self._coming: dict[Reader, int] = {}  # the oldest first

@@ -5,7 +5,8 @@ Rule 2: Produce requests of a connection run side by side, so that one client fi
         round. Every other request waits until all before it are answered, as with Kafka.
 Rule 3: who does not read gets no more answers made; who sends too much is not read from. Memory
         stays bounded by the frame limit and the node's budget, whatever a client does.
-Rule 4: what cannot be understood closes its connection, with the reason in the log.
+Rule 4: what cannot be understood closes its connection, with the reason in the log; of each host that is
+        a line now and then.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from tidelog.config import NodeConfig
 from tidelog.faces.intake import Intake
 from tidelog.faces.tls import Certificates
 from tidelog.host import Bytes, Host, give_up_on_silence
+from tidelog.host.complaints import Complaints
 from tidelog.kafka.context import Client
 from tidelog.kafka.requests import Requests
 from tidelog.kafka.sasl import UNPROVED_BYTES_MAX, Identities, SaslSession
@@ -256,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
     def _heed(self, sasl: SaslSession) -> None:
         """Act on what came of a proof: a failed one ends the connection, once that was answered."""
         if sasl.has_failed:
-            _log.info("closed %s: it could not prove who it is", self.client.address)
+            self._complain("it could not prove who it is")
             self._closing = True
             assert self.transport is not None
             self.transport.close()
@@ -290,10 +292,16 @@ class Connection(asyncio.BufferedProtocol):
     def fail(self, reason: str) -> None:
         """Close at once, for `reason`; answers under way are dropped."""
         if not self._closing:
-            _log.info("closed %s: %s", self.client.address, reason)
+            self._complain(reason)
             self._closing = True
             if self.transport is not None:
                 self.transport.abort()
+
+    def _complain(self, reason: str) -> None:
+        address = self.client.address
+        more = self._intake.complaints.about(address.rpartition(":")[0])
+        if more is not None:
+            _log.info("closed %s: %s%s", address, reason, more)
 
     def stop_reading(self) -> None:
         """Start no further request."""
@@ -359,7 +367,7 @@ class KafkaListener:
         self._host = host
         self.requests = requests
         self.is_open = is_open
-        self.intake = intake or Intake(requests.config.queued_max_bytes)
+        self.intake = intake or Intake(requests.config.queued_max_bytes, Complaints(host.clock))
         self.connections: dict[Connection, None] = {}
         self.heard_at = float("-inf")
         """When a client last sent something, by the loop's clock."""

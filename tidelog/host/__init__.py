@@ -9,6 +9,7 @@
     databases.py  SQLite databases
     tasks.py      work beside everything else, that ends with its owner
     files.py      files replaced and named anew, so that a crash leaves them whole
+    complaints.py  how often a log speaks of others that misbehave
     waits.py      the loop's work in slices, and work that is not broken off
     process.py    the memory and the open files of this process; the C library
 

@@ -25,6 +25,8 @@ UNPROVED_BYTES_MAX: Final = 64 * 1024
 """The longest request until then."""
 FAILED_SECONDS: Final = 0.2
 """How long a failed proof waits for its answer: guessing takes time."""
+SESSION_MS_MAX: Final = 30 * 24 * 60 * 60 * 1000
+"""The longest session that has an end; a token may hold for longer than an answer can say."""
 _BEFORE: Final = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 
 
@@ -128,7 +130,7 @@ class SaslSession:
         limits = [self._identities.session_ms_max] if self._identities.session_ms_max else []
         if expires_ms is not None:
             limits.append(max(expires_ms - self._identities.wall_ms(), 1))
-        lifetime = min(limits, default=0)
+        lifetime = min(*limits, SESSION_MS_MAX) if limits else 0
         self._ends_at = self._clock() + lifetime / 1000 if lifetime else None
         return lifetime
 

@@ -17,7 +17,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from tidelog.errors import TidelogError
-from tidelog.host import Bytes, Clock, Host
+from tidelog.host import Bytes, Host
+from tidelog.host.complaints import Complaints
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.handshake import NONCE_BYTES, Doorkeeper, NotProved, Seals, Trust
 from tidelog.peers.stream import Stream, printable
@@ -42,8 +43,6 @@ GREETING_SECONDS_MAX: Final = 5.0
 STRANGERS_MAX: Final = 256
 """How many callers may be here at once that have not said who they are."""
 STRANGERS_OF_HOST_MAX: Final = 64
-_SAY_SECONDS: Final = 10.0
-_HOSTS_SAID_MAX: Final = 100
 
 
 class Answer(Protocol):
@@ -112,7 +111,7 @@ class PeerListener:
         self._streams: dict[Stream, _Caller] = {}
         self._strangers: dict[Stream, str] = {}
         """Where each is from that has not said who it is; the earliest first."""
-        self._complaints = _Complaints(host.clock)
+        self._complaints = Complaints(host.clock)
 
     async def start(self, at: Endpoint) -> Endpoint:
         """Listen; returns where, which is news if the port was 0."""
@@ -202,7 +201,9 @@ class PeerListener:
         return seals
 
     def _refuse(self, stream: Stream, number: int, told: str, problem: str) -> None:
-        self._complaints.say(stream.from_host, problem)
+        more = self._complaints.about(stream.from_host)
+        if more is not None:
+            _log.warning("refused a peer from %s: %s%s", stream.from_host, printable(problem), more)
         stream.send(ANSWER, number, Refusal(reason=told))
         stream.part(problem)
 
@@ -242,32 +243,6 @@ class PeerListener:
 
 class _Refused(TidelogError):
     """The caller cannot be talked to; the message says to it what to do."""
-
-
-class _Complaints:
-    """What is logged of callers that were refused: of each host a line now and then."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._said_at: dict[str, float] = {}
-        self._unsaid = 0
-
-    def say(self, host: str, problem: str) -> None:
-        now = self._clock.monotonic()
-        said_at = self._said_at
-        last = said_at.get(host, float("-inf"))
-        if len(said_at) >= _HOSTS_SAID_MAX:  # the earliest is forgotten, but not to say more
-            last = max(last, next(iter(said_at.values())))
-        if now - last < _SAY_SECONDS:
-            self._unsaid += 1
-            return
-        more = f" ({self._unsaid} more were refused since the last such line)" if self._unsaid else ""
-        _log.warning("refused a peer from %s: %s%s", host, printable(problem), more)
-        self._unsaid = 0
-        said_at.pop(host, None)
-        if len(said_at) >= _HOSTS_SAID_MAX:
-            del said_at[next(iter(said_at))]
-        said_at[host] = now
 
 
 class _Place:

@@ -6,10 +6,12 @@ from datetime import timedelta
 import pytest
 
 from tests.unit.broker.node import Refused, on_a_node
+from tidelog.controller.records import TokenGranted
 from tidelog.faces import identities
 from tidelog.faces.identities import Identities
 from tidelog.kafka.context import Client
 from tidelog.kafka.sasl import SaslSession
+from tidelog.security import tokens
 from tidelog.security.failures import AuthenticationFailed
 from tidelog.security.principals import ANONYMOUS, Principal
 from tidelog.security.scram import HASHES, ScramClient, is_password, make_verifier, salted_password
@@ -306,3 +308,20 @@ def test_what_is_stored_is_not_the_password():
         )
 
     on_a_node(act)
+
+
+def test_a_token_proves_who_it_is_of_where_it_is_offered():
+    async def act(node):
+        known = connect(node)
+        text = tokens.text_of(bytes(8), bytes(32))
+        token = tokens.Token(
+            id=bytes(8).hex(), user="alice", digest=tokens.digest_of(text), created_ms=0, expires_ms=2**62
+        )
+        await node.broker.metadata.change(lambda image: [TokenGranted(token=token)])
+        for shown, code in ((text, 0), (text[:-1] + "B", FAILED), ("a.b.c", FAILED)):
+            connect(node)
+            assert (await shake(node, "OAUTHBEARER")).error_code == 0
+            assert (await say(node, f"n,,\x01auth=Bearer {shown}\x01\x01".encode())).error_code == code
+        assert (await known.check_token(text)).principal == ALICE
+
+    on_a_node(act, sasl_enabled_mechanisms="OAUTHBEARER")
