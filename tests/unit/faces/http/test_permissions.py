@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.faces.http.cluster import Cluster
 from tidelog.faces.http.api import EVENTS, Operation
-from tidelog.faces.http.app import all_operations
+from tidelog.faces.http.app import all_operations, make_app
 from tidelog.faces.http.permissions import FREE, Need
 from tidelog.model import QUEUES_TOPIC
 from tidelog.operators.table import VERBS
@@ -21,6 +21,8 @@ from tidelog.security.acls import Acls, Binding, Effect, Pattern
 from tidelog.security.permissions import CLUSTER_NAME, Kind
 from tidelog.security.permissions import Operation as Right
 from tidelog.security.principals import ANONYMOUS
+from tidelog.services.packing import NewRecord
+from tidelog.simulation.http_door import Door, Message, Piece
 
 WS = "WS"
 NAMES = {"topic": "tee", "bucket": "bee", "queue": "queue-q", "room": "rue", "group": "gee", "id": "1"}
@@ -290,7 +292,6 @@ def test_a_socket_of_copies_is_refused_by_its_first_answer(world):
     import asyncio
 
     from tests.unit.faces.http.test_replicate import Replica
-    from tidelog.faces.http.app import make_app
 
     allow(world)
 
@@ -304,3 +305,29 @@ def test_a_socket_of_copies_is_refused_by_its_first_answer(world):
     assert asyncio.isfuture(task)
     told = task.result()
     assert (told["type"], "may not do Read" in msgspec.json.encode(told).decode()) == ("error", True)
+
+
+def test_a_stream_ends_for_who_may_read_no_more(world):
+    allow(world, (Right.READ, Kind.TOPIC, "tee"))
+    node, process = world.node(1), world.machines[1].process
+    assert process is not None
+    heard: list[bytes] = []
+
+    async def tell(message: Message) -> None:
+        if isinstance(message, Piece):
+            heard.append(message.body)
+
+    def start(work: Any) -> Any:
+        return world.loop.create_task(work, context=process.context.copy())
+
+    door = Door(make_app(node), "GET", "/v1/topics/tee/stream?from=earliest", tell)
+    listening = start(door.run())
+    world.run_until(lambda: b'"value":1' in b"".join(heard), 60.0)
+
+    allow(world)
+    later = [NewRecord(b"later", partition=0)]
+    start(node.services.records.produce("tee", later, seconds_max=5.0))
+    world.run_until(listening.done, 60.0)
+
+    told = b"".join(heard)
+    assert b"may not do Read on Topic" in told and b"later" not in told
