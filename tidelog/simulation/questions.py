@@ -25,6 +25,7 @@ from tidelog.model import TopicPartition
 from tidelog.queues.message import MAIN
 from tidelog.queues.records import Settings
 from tidelog.records import Record, encode_batch
+from tidelog.security.scram import ITERATIONS
 from tidelog.services.packing import NewRecord
 from tidelog.services.queue_work import CreateWork, DeclareWork, DeleteWork, DropWork, MoveWork, QueueWork
 from tidelog.services.services import Services
@@ -265,6 +266,23 @@ async def _restore(asker: Asker) -> None:
         asker.fail(f"{_TOPIC}-0 ends at {response.log_end} after a batch at {end}")
 
 
+async def _users(asker: Asker) -> None:
+    """A user is there with the passwords that it was given; no listener here asks for a proof."""
+    connection = await asker.client.any_connection()
+    named = {"name": OWN, "mechanism": asker.random.choice((1, 2))}
+    given = {"iterations": ITERATIONS, "salt": bytes(16), "salted_password": asker.random.randbytes(32)}
+    wanted = {"deletions": [named]} if asker.random.random() < 0.3 else {"upsertions": [named | given]}
+    await connection.call(Api.ALTER_USER_SCRAM_CREDENTIALS, **wanted)
+    found = await connection.call(Api.DESCRIBE_USER_SCRAM_CREDENTIALS, users=[{"name": OWN}])
+    kept = [(one.mechanism, one.iterations) for user in found.results for one in user.credential_infos]
+    if len(kept) != len(dict(kept)) or any(iterations != ITERATIONS for _, iterations in kept):
+        asker.fail(f"a user has other passwords than it was given: {found}")
+    shaken = await connection.call(Api.SASL_HANDSHAKE, mechanism="SCRAM-SHA-256")
+    proved = await connection.call(Api.SASL_AUTHENTICATE, auth_bytes=b"n,,n=somebody,r=nonce")
+    if not (shaken.error_code and proved.error_code):
+        asker.fail(f"a proof was taken where none is asked for: {shaken}, {proved}")
+
+
 async def _permissions(asker: Asker) -> None:
     """What is allowed there is, until it is not; the authorizer is off, so nobody minds."""
     connection = await asker.client.any_connection()
@@ -340,6 +358,7 @@ QUESTIONS: Final[Mapping[str, Question]] = {
     "transactions": _transactions,
     "forget decisions": _forget_decision,
     "permissions": _permissions,
+    "users": _users,
     "restore": _restore,
     "declare a queue": _queue(lambda asker: DeclareWork(name=_TOPIC, settings=Settings())),
     "drop a queue": _queue(lambda asker: DropWork(name=_TOPIC)),
