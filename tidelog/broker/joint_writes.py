@@ -23,11 +23,6 @@ T = TypeVar("T")
 
 AT_ONCE_MAX: Final = 64
 """Requests that are handed on in one turn, so that none is long."""
-ROOM: Final = 1
-"""Batches of a partition that are on their way to replicas at once; one more would wait for the same
-disks, and cost all nodes its messages."""
-ROOM_ALONE: Final = 2
-"""Without replicas the disk is all that is waited for, and the second batch keeps it busy."""
 GATHER_SECONDS: Final = 0.005
 """For which a batch waits for room at most: replicas may be far away."""
 BYTES_MAX: Final = 64 * 1024
@@ -45,7 +40,7 @@ class Pace:
     that are under way.
     """
 
-    __slots__ = ("_go", "_is_wanted", "_room", "_timer", "_under_way")
+    __slots__ = ("_go", "_is_wanted", "_timer", "_under_way")
 
     def __init__(self, go: Callable[[], None]) -> None:
         self._go = go
@@ -54,7 +49,6 @@ class Pace:
         self._timer: asyncio.TimerHandle | None = None
         """Set while it waits for room: when that is over."""
         self._under_way = 0
-        self._room = ROOM
 
     def want(self, *, now: bool = False) -> None:
         """There is something to go; `now`: whether or not there is room."""
@@ -62,15 +56,15 @@ class Pace:
             return
         self._is_wanted = True
         loop = asyncio.get_running_loop()
-        if now or self._under_way < self._room:
+        if now or not self._under_way:
             loop.call_soon(self._end)
         else:
             self._timer = loop.call_later(GATHER_SECONDS, self._end)
 
-    def begun(self, replicas: int) -> None:
-        """A batch is under way to so many replicas, of which this node is one."""
+    def begun(self) -> None:
+        """A batch is on its way to replicas: one more would wait for the same disks, and cost all
+        nodes its messages."""
         self._under_way += 1
-        self._room = ROOM if replicas > 1 else ROOM_ALONE
 
     def ended(self) -> None:
         """It is no more."""
@@ -208,8 +202,9 @@ class JointWrite:
         if is_done:
             self.settled(None)
         else:
-            self._pace.begun(len(self._leader.replicas))
-            self._is_under_way = True
+            if len(self._leader.replicas) > 1:
+                self._pace.begun()
+                self._is_under_way = True
             self._set_timer()
         return True
 

@@ -46,7 +46,7 @@ def test_what_comes_while_a_batch_is_on_its_way_to_replicas_goes_as_one_behind_i
         handed = Handed()
         handed.put(1, 2)
         await turns()
-        handed.gathered.pace.begun(3)
+        handed.gathered.pace.begun()
 
         handed.put(3)
         await turns()
@@ -61,23 +61,6 @@ def test_what_comes_while_a_batch_is_on_its_way_to_replicas_goes_as_one_behind_i
     run(story)
 
 
-def test_a_node_alone_has_a_second_batch_under_way():
-    async def story() -> None:
-        handed = Handed()
-        for item in (1, 2, 3):
-            handed.put(item)
-            await turns()
-            handed.gathered.pace.begun(1)
-
-        assert handed.batches == [[1], [2]]
-
-        handed.gathered.pace.ended()
-        await turns()
-        assert handed.batches == [[1], [2], [3]]
-
-    run(story)
-
-
 def test_nobody_waits_for_long_for_replicas_that_are_far_away(monkeypatch):
     async def story() -> None:
         monkeypatch.setattr(joint_writes, "GATHER_SECONDS", 0.0)
@@ -88,7 +71,7 @@ def test_nobody_waits_for_long_for_replicas_that_are_far_away(monkeypatch):
             return len(items)
 
         gathered = Gathered(take)
-        gathered.pace.begun(3)
+        gathered.pace.begun()
         gathered.put(1)
 
         async with asyncio.timeout(30):
@@ -100,11 +83,11 @@ def test_nobody_waits_for_long_for_replicas_that_are_far_away(monkeypatch):
 def test_what_has_no_room_in_a_full_batch_goes_at_once():
     async def story() -> None:
         handed = Handed(at_once_max=2)
-        handed.gathered.pace.begun(3)
+        handed.gathered.pace.begun()
         handed.put(1, 2, 3)
 
         handed.gathered.pace.ended()
-        handed.gathered.pace.begun(3)
+        handed.gathered.pace.begun()
         await turns()
 
         assert handed.batches == [[1, 2], [3]]
@@ -115,7 +98,7 @@ def test_what_has_no_room_in_a_full_batch_goes_at_once():
 def test_with_nothing_waiting_the_end_of_a_batch_is_no_reason_to_go():
     async def story() -> None:
         handed = Handed()
-        handed.gathered.pace.begun(3)
+        handed.gathered.pace.begun()
         handed.gathered.pace.ended()
         await turns()
 
