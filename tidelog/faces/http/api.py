@@ -51,6 +51,8 @@ class Param:
     most: int | None = None
     choices: tuple[str, ...] = ()
     is_header: bool = False
+    is_required: bool = False
+    """Whether a verb cannot do without it."""
 
     def parse(self, text: str) -> Any:
         """The value in `text`; Problem with what it may be."""

@@ -163,7 +163,8 @@ def _parameter(param: Param) -> dict[str, Any]:
     if param.default is not None:
         schema["default"] = param.default
     place = "header" if param.is_header else "query"
-    return {"name": param.name, "in": place, "description": param.doc, "schema": schema}
+    found = {"name": param.name, "in": place, "description": param.doc, "schema": schema}
+    return found | {"required": True} if param.is_required else found
 
 
 def _body(operation: Operation, schemas: Schemas) -> dict[str, Any]:

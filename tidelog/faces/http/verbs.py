@@ -39,6 +39,9 @@ async def _perform(call: Call, *, verb: Verb, http: Http, in_path: dict[str, Any
         asked[http.body] = call.body
     elif call.body is not None:
         asked |= msgspec.structs.asdict(call.body)
+    for one in call.operation.params:
+        if one.is_required and asked[one.name] is None:
+            raise Problem(400, f"{call.operation.path} needs the parameter {one.name!r}")
     try:
         return await perform(call, verb.name, verb.asks(**asked))
     except BrokerError as error:
@@ -133,6 +136,7 @@ def _param(field: FieldInfo) -> Param:
         doc=said("description") or "",
         kind=kind,
         default=None if field.default is msgspec.NODEFAULT else field.default,
+        is_required=field.required,
         least=said("ge"),
         most=said("le"),
         choices=choices,

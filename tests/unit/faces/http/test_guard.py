@@ -125,6 +125,14 @@ def test_a_refusal_tells_programs_how_to_ask():
     on_a_node(story, **PROVED)
 
 
+def test_a_verb_that_misses_a_parameter_says_which():
+    async def story(node):
+        answer = await ask(make_app(Face(node)), "/v1/acls/explain?principal=User:a")  # type: ignore[arg-type]
+        assert (answer.status, "'operation'" in answer.json["detail"]) == (400, True)
+
+    on_a_node(story)
+
+
 # Which page, and by what name.
 
 
