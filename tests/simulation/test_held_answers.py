@@ -91,8 +91,27 @@ def test_an_answer_that_is_held_for_ever_is_found(world: World, monkeypatch: pyt
         world.do(ask(world, survivor))
 
 
+@pytest.mark.parametrize(("pause", "is_found"), [(5.0, False), (0.0, True)])
+def test_a_pause_that_nobody_looked_into_does_not_count(pause: float, is_found: bool) -> None:
+    with World(7, nodes=1, node_factory=partial(real_node, quorum="1@node-1:9192")) as world:
+        watch = HeldAnswerWatch(world)
+        world.start()
+        held = object()
+        world.node(1).broker.leader_doubts.waiting[held] = None
+        watch._check()
+        if pause:
+            world.pause(1, pause)
+        world.run(pause + 0.3)
+        watch._check()
+
+        if not is_found:
+            return
+        with pytest.raises(Violation, match=HELD):
+            world.run(0.5)
+
+
 def of_crashes() -> Plan:
-    return make_plan(3, story="replicated", kinds=["crash"], nodes=3, chaos_seconds=10)
+    return make_plan(1, story="replicated", kinds=["crash"], nodes=3, chaos_seconds=10)
 
 
 def test_clients_of_a_story_meet_held_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,9 @@ class HeldAnswerWatch:
             seen, since = self._oldest.setdefault(machine.number, (oldest, now))
             if seen is not oldest:
                 self._oldest[machine.number] = oldest, now
-            elif now - since > DOUBT_SECONDS_MAX + _LATE_SECONDS and not self._world.faults["skew_clock"]:
-                return f"{machine.name} has held an answer for {now - since:.3f} s"
+                continue
+            assert machine.process is not None, "it is up"
+            seconds = now - max(since, machine.process.woke_at)  # nobody may have looked during a pause
+            if seconds > DOUBT_SECONDS_MAX + _LATE_SECONDS and not self._world.faults["skew_clock"]:
+                return f"{machine.name} has held an answer for {seconds:.3f} s"
         return None

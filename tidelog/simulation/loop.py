@@ -95,7 +95,18 @@ class _State(IntEnum):
 class Process:
     """Something that can die: one life of a node, a client, or the world itself."""
 
-    __slots__ = ("_sweep_at", "clock", "context", "has_threads", "name", "parked", "ran_at", "state", "tasks")
+    __slots__ = (
+        "_sweep_at",
+        "clock",
+        "context",
+        "has_threads",
+        "name",
+        "parked",
+        "ran_at",
+        "state",
+        "tasks",
+        "woke_at",
+    )
 
     def __init__(self, name: str, clock: MachineClock, *, has_threads: bool = False) -> None:
         self.name = name
@@ -106,6 +117,8 @@ class Process:
         self.ran_at = 0
         """The count of events at its newest one: while that stays, nothing of it has changed."""
         self.parked: list[Event] = []  # came due while it was paused
+        self.woke_at = 0.0
+        """When its newest pause ended, in the world's time."""
         self.tasks: list[asyncio.Task[Any]] = []
         """Keeps them from the garbage collector, which would run their clean-up when it likes."""
         self._sweep_at = _SWEEP_TASKS_MIN
@@ -281,6 +294,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Let it run again, beginning with all that came due meanwhile."""
         if process.state is _State.PAUSED:
             process.state = _State.RUNNING
+            process.woke_at = self.now
             self._soon.extend(process.parked)
             process.parked.clear()
 
