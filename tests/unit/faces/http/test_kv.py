@@ -192,7 +192,7 @@ def test_pages_go_on_behind_keys_that_are_no_text():
 def test_keys_that_are_no_text_are_keys_of_their_own():
     async def story(node):
         app = serving(node)
-        for number, key in enumerate(("%FF", "%FE", "%EF%BF%BD", "a%2F%FF", "a%25")):
+        for number, key in enumerate(("%FF", "%FE", "%EF%BF%BD", "a%2F%FF", "a%25", "a%0Ab")):
             put = await ask(
                 app, f"/v1/kv/b/{key}", method="PUT", headers=JSON, chunks=(b'{"value":%d}' % number,)
             )
@@ -200,9 +200,9 @@ def test_keys_that_are_no_text_are_keys_of_their_own():
 
         found = [
             (await ask(app, f"/v1/kv/b/{key}")).json["value"]
-            for key in ("%FF", "%FE", "%EF%BF%BD", "a/%FF", "a%25")
+            for key in ("%FF", "%FE", "%EF%BF%BD", "a/%FF", "a%25", "a%0Ab")
         ]
-        assert found == [0, 1, 2, 3, 4]
+        assert found == [0, 1, 2, 3, 4, 5]
         assert (await ask(app, "/v1/kv/b/%FF", method="DELETE")).status == 200
         assert (await ask(app, "/v1/kv/b/%FF")).status == 404
         assert (await ask(app, "/v1/kv/b/%FE")).status == 200

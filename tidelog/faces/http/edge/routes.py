@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _SEGMENTS: Final = 2
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
-_PATTERNS: Final = {"": "[^/]+", "int": "[0-9]{1,4000}", "path": ".*"}
+_PATTERNS: Final = {"": "[^/]+", "int": "[0-9]{1,4000}", "path": "(?s:.*)"}
 
 
 class _Row(NamedTuple, Generic[T]):

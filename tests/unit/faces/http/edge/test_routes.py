@@ -8,7 +8,7 @@ from tidelog.faces.http.app import all_operations
 from tidelog.faces.http.edge.routes import Table
 from tidelog.faces.http.sockets import METHOD as WEB_SOCKET
 
-PATTERNS = {"": "[^/]+", "int": "[0-9]+", "path": ".*"}
+PATTERNS = {"": "[^/]+", "int": "[0-9]+", "path": "(.|\\n)*"}
 
 
 def regex_of(path: str) -> str:
@@ -29,7 +29,7 @@ def test_every_operation_is_found_as_if_all_were_tried_in_their_order():
     table = Table(rows)
 
     for one in known:
-        for word in ("7", "a:b", "a:watch", "a/b", "a/records", "a/partitions/0/records"):
+        for word in ("7", "a\nb", "a:b", "a:watch", "a/b", "a/records", "a/partitions/0/records"):
             path = re.sub(r"\{[^}]*\}", word, one.path)
             found, wanted = table.find(one.method, path), first_of(rows, one.method, path)
             assert (found is None) == (wanted is None)
