@@ -7,7 +7,7 @@ from typing import Final
 
 from tidelog.config.master_replica import FORMER_KEYS, translate
 from tidelog.config.quorum import parse_quorum
-from tidelog.config.security import SecurityConfig
+from tidelog.config.security import SecurityConfig, is_loopback
 from tidelog.config.setting import DAY_MS, MIB, Setting, setting, settings_of, similar
 from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, topic_config
 from tidelog.errors import ConfigError
@@ -39,7 +39,7 @@ class NodeConfig(SecurityConfig):
         "",
         "File with the secret that the nodes of a cluster share, the same on each: 32 characters or more. A "
         "node that has it talks to no node without it. Only its owner and group may read the file. Empty: "
-        "whoever connects to `peer` is taken for a node.",
+        "whoever connects to `peer` is taken for a node; then `peer` must be on loopback.",
     )
     cluster_secret_optional: bool = setting(
         False,
@@ -336,6 +336,12 @@ class NodeConfig(SecurityConfig):
         if self.peer:
             return Endpoint.parse(self.peer)
         return self.quorum_nodes.get(self.node_id)
+
+    @property
+    def open_peer(self) -> Endpoint | None:
+        at = self.peer_endpoint
+        is_open = at is not None and not self.cluster_secret_file and not is_loopback(at.host)
+        return at if is_open else None
 
 
 NODE_SETTINGS: Final = settings_of(NodeConfig)

@@ -137,6 +137,11 @@ class SecurityConfig:
         return self.http_has_tls or any(one.has_tls for one in self.listeners)
 
     @property
+    def open_peer(self) -> Endpoint | None:
+        """Where whoever comes from another machine is taken for a node; a node without peers has none."""
+        return None
+
+    @property
     def open_doors(self) -> list[str]:
         """Where whoever comes from another machine need not prove anything."""
         certified = self.ssl_client_auth == "required"
@@ -150,6 +155,8 @@ class SecurityConfig:
             is_proved = self.http_security_protocol.startswith("SASL_") or (self.http_has_tls and certified)
             if not (is_proved or is_loopback(at.host)):
                 doors.append(f"http {at}")
+        if self.open_peer is not None:
+            doors.append(f"peer {self.open_peer}")
         return doors
 
     def check_doors(self) -> None:
@@ -158,7 +165,8 @@ class SecurityConfig:
             raise ConfigError(
                 f"anybody who reaches {' or '.join(self.open_doors)} could read, write and delete "
                 "everything; let clients prove who they are (kafka.security.protocol, "
-                f"http.security.protocol), or set unauthenticated.beyond.loopback={ANYBODY}"
+                "http.security.protocol) and nodes that they are nodes (cluster.secret.file), or set "
+                f"unauthenticated.beyond.loopback={ANYBODY}"
             )
 
     def check_security(self) -> None:

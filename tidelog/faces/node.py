@@ -14,7 +14,6 @@ from typing import Any, Final
 from tidelog.broker.broker import Broker
 from tidelog.config import NodeConfig
 from tidelog.config.listeners import Listener
-from tidelog.config.security import is_loopback
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.faces.first_user import add_first_user, parse_first_user
 from tidelog.faces.http.health import why_not_ready
@@ -230,9 +229,11 @@ def run(config: NodeConfig, *, announce: Callable[[str], None]) -> int:
             raise ConfigError(f"first.user.file {config.first_user_file}: {error}") from None
     if doors := config.open_doors:
         _log.warning("ANYBODY who reaches %s may read, write and delete everything", " and ".join(doors))
-    at = config.peer_endpoint
-    if at is not None and not config.cluster_secret and not is_loopback(at.host):
-        _log.warning("ANYBODY who reaches peer %s is taken for a node; set cluster.secret.file", at)
+    if config.open_peer is None and config.cluster_secret_optional and config.peer_endpoint is not None:
+        _log.warning(
+            "ANYBODY who reaches peer %s is taken for a node, as long as cluster.secret.optional is set",
+            config.peer_endpoint,
+        )
     allow_many_files()
     keep_memory()
     keep_files_private()

@@ -69,6 +69,9 @@ def test_loopback_is_what_no_other_machine_reaches(host, expected):
         ({"http": "0.0.0.0:1", "http.security.protocol": "SSL", **MUTUAL}, []),
         ({"http": "0.0.0.0:1", "http.security.protocol": "SASL_PLAINTEXT"}, []),
         ({"kafka.listeners": "a=PLAINTEXT://[::]:1"}, ["kafka.listeners (a) [::]:1"]),
+        ({"quorum": "1@10.0.0.1:9192"}, ["peer 10.0.0.1:9192"]),
+        ({"quorum": "1@10.0.0.1:9192", "cluster.secret.file": "secret"}, []),
+        ({"quorum": "1@127.0.0.1:9192"}, []),
     ],
 )
 def test_whoever_could_come_in_unproved_needs_an_ugly_setting(settings, doors):
