@@ -12,12 +12,14 @@ Rule 3: a reference that cannot be followed here, such as one to a standard's ow
 Rule 4: to know what is left over (`unevaluated…`) the validator goes again through all that applies
         to the same value, and a pattern that looks around goes back and forth in a text: both are
         counted as what they cost.
+Rule 5: a value is compared with one choice of an `enum` after the other, but for texts and small whole
+        numbers, and a pattern that repeats what repeats goes through all its states at each character.
 """
 
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from tidelog.schemas.problems import DoesNotFit
@@ -33,9 +35,21 @@ BACKTRACKS_MAX: Final = 10_000
 BACKTRACKING: Final = 500
 """Checks that such a pattern costs."""
 PATTERNS_MAX: Final = 1024
+COMPARING: Final = 2
+"""Checks that it takes to compare two numbers."""
+STATES_PER_CHECK: Final = 36
+STATES_FREE: Final = 100 * STATES_PER_CHECK
+"""Of a pattern, of which no text is refused for its length."""
+STATES_MAX: Final = 10**9
+SMALL_INT: Final = 2**63
 LEFT_OVER: Final = ("unevaluatedProperties", "unevaluatedItems")
 _LOOKS_AROUND: Final = re.compile(r"\(\?[=!<>(]|\\[1-9kKG]|[*+?}]\+")
 """Beyond what a pattern of linear time may have."""
+_TOKEN: Final = re.compile(
+    r"\\.|\[(?:\\.|[^\]\\])*\]|(?P<open>\()|(?P<close>\))|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.", re.DOTALL
+)
+_ONE_LENGTH: Final = re.compile(r"\^(?:\\[dDwWsS]|\[[^\]\\]*(?:\\.[^\]\\]*)*\]|\.)\{\d+(?:,\d*)?\}\$?")
+"""How long a text of some characters may be: the matcher is in one state at each."""
 
 HERE: Final = ("not", "if", "then", "else")
 HERE_MANY: Final = ("allOf", "anyOf", "oneOf")
@@ -46,6 +60,16 @@ EACH_ITEM: Final = ("items", "additionalItems", "unevaluatedItems", "contains")
 BELOW_NAMED: Final = ("properties", "patternProperties")
 
 
+class Choices(NamedTuple):
+    """What a part compares values with: how many choices of each kind, and the values in them."""
+
+    numbers: int
+    lists: int
+    in_lists: int
+    objects: int
+    in_objects: int
+
+
 class Costs:
     """Counts the checks of values by one schema; `others` are those that it refers to, by name."""
 
@@ -54,11 +78,12 @@ class Costs:
         self._roots: dict[int, Any] = {}
         """Of each part that is an object, the whole that it is in."""
         self._named: dict[str, Any] = dict(others)
-        self._looks_around = False
+        self._has_slow_pattern = False
+        self._choices: dict[int, Choices] = {}
         for whole in (root, *others.values()):
             self._index(whole)
         self.recursive: set[int] = set()
-        self.is_large = self._parts(root, {}, set()) > PARTS_MAX or self._looks_around
+        self.is_large = self._parts(root, {}, set()) > PARTS_MAX or self._has_slow_pattern
 
     def check(self, value: Any) -> None:
         """DoesNotFit, if checking a value would take too long."""
@@ -71,7 +96,7 @@ class Costs:
             one = left.pop()
             if isinstance(one, dict):
                 self._roots[id(one)] = whole
-                self._looks_around = self._looks_around or any(map(looks_around, patterns(one)))
+                self._has_slow_pattern = self._has_slow_pattern or any(map(is_slow, patterns(one)))
                 for word in ("$id", "id", "$anchor", "$dynamicAnchor"):
                     if isinstance(one.get(word), str):
                         self._named.setdefault(one[word].rstrip("#"), one)
@@ -88,7 +113,8 @@ class Costs:
             return 1
         if id(part) not in known:
             around.add(id(part))
-            found, again = 1, again_of(part)
+            choices = self.choices(part)
+            found, again = 1 + choices.numbers + choices.in_lists + choices.in_objects, again_of(part)
             for times, some in ((again, self.here(part)), (1, self._inside(part))):
                 for one in some:
                     found += times * self._parts(one, known, around)
@@ -105,6 +131,21 @@ class Costs:
             yield from _listed(part.get(word))
         for word in BELOW_NAMED:
             yield from _values(part.get(word))
+
+    def choices(self, part: dict[str, Any]) -> Choices:
+        found = self._choices.get(id(part))
+        if found is None:
+            each = [*_listed(part.get("enum")), part.get("const")]
+            lists = [one for one in each if isinstance(one, list)]
+            objects = [one for one in each if isinstance(one, dict)]
+            found = self._choices[id(part)] = Choices(
+                sum(map(_is_slow_number, each)),
+                len(lists),
+                sum(map(_places, lists)),
+                len(objects),
+                sum(map(_places, objects)),
+            )
+        return found
 
     def here(self, part: dict[str, Any]) -> Iterator[Any]:
         """The parts that apply to the same value."""
@@ -142,6 +183,7 @@ class _Count:
     def __init__(self, schema: Costs, most: int) -> None:
         self._schema, self._max = schema, most
         self._known: dict[tuple[int, int], int] = {}
+        self._places: dict[int, int] = {}
 
     def cost(self, part: Any, value: Any) -> int:
         if not isinstance(part, dict):
@@ -158,7 +200,7 @@ class _Count:
         return found
 
     def _sum(self, part: dict[str, Any], value: Any) -> int:
-        found, again = 1, again_of(part)
+        found, again = 1 + self._comparing(self._schema.choices(part), value), again_of(part)
         for one in self._schema.here(part):
             found += again * self.cost(one, value)
         for times, one, below in _below(part, value):
@@ -167,23 +209,38 @@ class _Count:
                 break
         return found
 
+    def _comparing(self, choices: Choices, value: Any) -> int:
+        """What it costs to compare a value with the choices that a part has."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return COMPARING * choices.numbers
+        some, most = 0, 0
+        if isinstance(value, list):
+            some, most = choices.lists, choices.in_lists
+        elif isinstance(value, dict):
+            some, most = choices.objects, choices.in_objects
+        if not some:
+            return 0
+        if id(value) not in self._places:
+            self._places[id(value)] = _places(value)
+        return min(some * self._places[id(value)], most)
+
 
 def _below(part: dict[str, Any], value: Any) -> Iterator[tuple[int, Any, Any]]:
     """What applies to a value's own text, names and members: how often, the part, and to what."""
     if isinstance(value, str):
-        yield from ((BACKTRACKING, None, value) for one in patterns(part) if looks_around(one))
+        yield from ((_matching(one, value), None, value) for one in patterns(part) if is_slow(one))
     elif isinstance(value, dict):
         each = [part[word] for word in EACH_MEMBER if isinstance(part.get(word), dict)]
         each += _values(part.get("patternProperties"))
-        around = sum(map(looks_around, patterns(part)))
+        slow = [one for one in patterns(part) if is_slow(one)]
         named, names = part.get("properties"), part.get("propertyNames")
         for name, below in value.items():
             if isinstance(named, dict) and name in named:
                 yield 1, named[name], below
             if isinstance(names, dict):
                 yield 1, names, name
-            if around:
-                yield around * BACKTRACKING, None, name
+            for one in slow:
+                yield _matching(one, name), None, name
             for one in each:
                 yield 1, one, below
     elif isinstance(value, list):
@@ -208,6 +265,44 @@ def patterns(part: dict[str, Any]) -> list[str]:
 @lru_cache(PATTERNS_MAX)
 def looks_around(pattern: str) -> bool:
     return _LOOKS_AROUND.search(pattern) is not None
+
+
+@lru_cache(PATTERNS_MAX)
+def states(pattern: str) -> int:
+    """About how many states a matcher of a pattern has, if it can be in many at once."""
+    if _ONE_LENGTH.fullmatch(pattern):
+        return 1
+    sizes, last = [0], 0
+    for token in _TOKEN.finditer(pattern):
+        if token["open"]:
+            sizes.append(0)
+            continue
+        if token["least"]:
+            times = max(int(token["most"] or token["least"]), 1)
+            last, more = last * times, last * (times - 1)
+        elif token["close"] and len(sizes) > 1:
+            last = more = sizes.pop()
+        else:
+            last = more = 1
+        sizes[-1] += more
+        if sizes[-1] > STATES_MAX:
+            return STATES_MAX
+    return sum(sizes)
+
+
+def is_slow(pattern: str) -> bool:
+    """Whether a text is not matched in a time that is nothing to speak of."""
+    return looks_around(pattern) or states(pattern) > STATES_FREE
+
+
+def _matching(pattern: str, text: str) -> int:
+    """What it costs to match a text by a slow pattern."""
+    wide = max(states(pattern) - STATES_FREE, 0) // STATES_PER_CHECK
+    return BACKTRACKING * looks_around(pattern) + wide * len(text)
+
+
+def _is_slow_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) >= SMALL_INT)
 
 
 def _places(value: Any) -> int:

@@ -4,6 +4,7 @@ Nobody can stop the validator: what these would not refuse, a test could not sur
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -83,3 +84,50 @@ def test_counting_ends_once_the_count_is_too_large() -> None:
     with pytest.raises(DoesNotFit, match="steps"):
         Costs({"patternProperties": parts}, {}).check(Members())
     assert len(looked) <= FREE // len(parts) + 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "value"),
+    [
+        (lambda at: at + 0.5, 9999.5),
+        (lambda at: 10**30 + at, 10**30 + 9999),
+        (lambda at: [at], [9999]),
+        (lambda at: {"a": at}, {"a": 9999}),
+    ],
+)
+def test_choices_that_are_compared_one_after_the_other_are_counted(
+    choice: Callable[[int], object], value: object
+) -> None:
+    made = codec({"items": {"enum": [choice(at) for at in range(10_000)]}})
+
+    made.document(json.dumps([value] * 10).encode())
+    with pytest.raises(DoesNotFit, match="steps"):
+        made.document(json.dumps([value] * 10_000).encode())
+
+
+def test_a_large_constant_is_compared_by_each_part_that_has_it() -> None:
+    large = {str(at): at for at in range(2000)}
+    made = codec({"allOf": [{"const": large} for _ in range(600)]})
+    with pytest.raises(DoesNotFit, match="steps"):
+        made.document(json.dumps(large).encode())
+
+
+def test_texts_are_chosen_among_many_for_nothing() -> None:
+    names = [f"n{at}" for at in range(10_000)]
+    codec({"items": {"enum": [*names, 1, None]}}).document(json.dumps(names * 10).encode())
+
+
+def test_a_pattern_that_repeats_what_repeats_is_counted_for_each_character() -> None:
+    pattern = "^(a{1,100}){1,100}$"
+    made = codec({"properties": {"b": {"items": {"pattern": pattern}}}, "patternProperties": {pattern: {}}})
+
+    made.document(json.dumps({"b": ["a" * 100]}).encode())
+    for value in ({"b": ["a" * 1000] * 10}, {"a" * at: 0 for at in range(200)}):
+        with pytest.raises(DoesNotFit, match="steps"):
+            made.document(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("pattern", ["^.{1,9000}$", r"^[\s\S]{0,9000}$", "^([a-z]{1,63} ?){1,50}$"])
+def test_a_pattern_that_says_how_long_a_text_is_reads_many(pattern: str) -> None:
+    texts = ["ab " * 1000 if "?" not in pattern else "ab cd " * 8] * 100
+    codec({"items": {"pattern": pattern}}).document(json.dumps(texts).encode())
