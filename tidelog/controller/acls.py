@@ -7,16 +7,20 @@ Rule 2: a binding is a value. What is removed is what a filter took on the image
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from tidelog.controller.records import AclAdded, AclRemoved
 from tidelog.errors import InvalidRequest, PolicyViolation
-from tidelog.security.acls import BINDINGS_MAX, Binding, BindingFilter, Effect, Pattern, binding_problem
+from tidelog.security.acls import BINDINGS_MAX, Acls, Binding, BindingFilter, Effect, Pattern, binding_problem
 from tidelog.security.permissions import Kind, Operation
 from tidelog.security.principals import Principal
 
 if TYPE_CHECKING:
     from tidelog.controller.image import ClusterImage
+
+LOOKED_MAX: Final = 2 * BINDINGS_MAX
+"""Bindings that all filters of one request compare: they are compared in one turn of the loop."""
 
 
 def binding_of(record: AclAdded | AclRemoved) -> Binding:
@@ -62,5 +66,21 @@ def add_acls(image: "ClusterImage", bindings: Iterable[Binding]) -> list[AclAdde
 
 def remove_acls(image: "ClusterImage", filters: Sequence[BindingFilter]) -> list[AclRemoved]:
     """The records that remove all that any of the filters takes."""
-    taken = (one for wanted in filters for one in image.acls.candidates(wanted) if wanted.takes(one))
-    return [AclRemoved(**_fields(one)) for one in dict.fromkeys(taken)]
+    return [
+        AclRemoved(**_fields(one)) for one in dict.fromkeys(chain.from_iterable(taken(image.acls, filters)))
+    ]
+
+
+def taken(acls: Acls, filters: Sequence[BindingFilter]) -> list[list[Binding]]:
+    """What each of the filters takes; PolicyViolation where that is much to look for."""
+    found, looked = [], 0
+    for wanted in filters:
+        candidates = acls.candidates(wanted)
+        looked += len(candidates)
+        if looked > LOOKED_MAX and len(filters) > 1:
+            raise PolicyViolation(
+                f"{len(filters)} filters that may take {LOOKED_MAX} permissions; ask for fewer at a time, or "
+                "say in each which principal or name it is about"
+            )
+        found.append([one for one in candidates if wanted.takes(one)])
+    return found

@@ -57,7 +57,8 @@ def check_cost(iterations: int, salt: bytes) -> None:
 def change_user(
     image: ClusterImage, name: str, changed: Mapping[str, Verifier | None], *, secret: bytes
 ) -> list[MetadataRecord]:
-    """Set what is stored of a user, by mechanism; None removes it. `secret` serves if this is the first."""
+    """Set what is stored of a user, by mechanism; None removes it, and the last one the user.
+    `secret` serves if this is the first."""
     before = image.users.get(name, {})
     after = dict(before)
     for mechanism, verifier in changed.items():
@@ -70,7 +71,9 @@ def change_user(
         check_name(name)
         if len(image.users) >= USERS_MAX:
             raise InvalidRequest(f"there are {USERS_MAX} users; more have to be told apart by certificates")
-    chosen = [] if image.salts_secret or not after else [SaltsChosen(secret=secret)]
+    if not after:
+        return remove_user(image, name)
+    chosen = [] if image.salts_secret else [SaltsChosen(secret=secret)]
     return [*chosen, UserChanged(name=name, verifiers=after)]
 
 

@@ -12,13 +12,13 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from tidelog.broker.broker import Broker
-from tidelog.controller.acls import add_acls, binding_of, remove_acls
+from tidelog.controller.acls import add_acls, binding_of, remove_acls, taken
 from tidelog.controller.image import ClusterImage
 from tidelog.controller.records import AclRemoved
 from tidelog.errors import BrokerError, InvalidRequest
 from tidelog.kafka.context import Request
 from tidelog.kafka.permissions import OPERATION_CODES
-from tidelog.security.acls import Binding, BindingFilter, Effect, Pattern, binding_problem
+from tidelog.security.acls import Acls, Binding, BindingFilter, Effect, Pattern, binding_problem
 from tidelog.security.permissions import Kind
 from tidelog.security.principals import Principal
 
@@ -169,8 +169,11 @@ async def delete_acls(broker: Broker, request: Any, context: Request) -> dict[st
     except BrokerError as error:
         _refuse([result for result, _ in filters] or results, error)
         return {"filter_results": results}
-    for result, wanted in filters:
-        result["matching_acls"] = [_matching(one) for one in removed if wanted.takes(one)]
+    gone = Acls()
+    for one in removed:
+        gone.add(one)
+    for (result, _), those in zip(filters, taken(gone, [wanted for _, wanted in filters]), strict=True):
+        result["matching_acls"] = [_matching(one) for one in those]
     return {"filter_results": results}
 
 

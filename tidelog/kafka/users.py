@@ -4,6 +4,7 @@ Rule 1: a client sends a password salted; what is stored proves it, and is no us
 Rule 2: what a request does to a user happens as a whole or not at all, and each is told apart.
 """
 
+from collections import Counter
 from typing import Any, Final
 
 from tidelog.broker.broker import Broker
@@ -24,11 +25,11 @@ def describe_user_scram_credentials(broker: Broker, request: Any, context: Reque
     """The users asked for, or all, each with its mechanisms and iterations."""
     context.require(Kind.CLUSTER)
     known = broker.image.users
-    asked = [one.name for one in request.users or ()] or list(known)
+    asked = Counter([one.name for one in request.users or ()] or list(known))
     results: list[dict[str, Any]] = []
-    for name in dict.fromkeys(asked):
+    for name, times in asked.items():
         error: BrokerError | None = None
-        if asked.count(name) > 1:
+        if times > 1:
             error = DuplicateUser(f"{name!r} is named twice")
         elif name not in known:
             error = UnknownUser(f"there is no user {name!r}")

@@ -188,19 +188,32 @@ class Acls:
         self.stamp = object()
 
     def candidates(self, wanted: "BindingFilter") -> list[Binding]:
-        """All that the filter may take: those of its principal, if it names one."""
-        if wanted.principal is None:
+        """All that the filter may take: those of its principal or of its name, if it has one, whichever are
+        fewer."""
+        kinds = tuple(Kind) if wanted.kind is None else (wanted.kind,)
+        name, principal = wanted.name, wanted.principal
+        if name is None and principal is None:
             return list(self._bindings)
-        kinds = Kind if wanted.kind is None else (wanted.kind,)
-        return [one for kind in kinds for one in self._theirs.get((kind, wanted.principal), ())]
+        named = [] if name is None else [one for kind in kinds for one in self._places(kind, name)]
+        theirs = [] if principal is None else [self._theirs.get((kind, principal), {}) for kind in kinds]
+        if principal is not None and (
+            name is None or sum(map(len, theirs)) <= sum(len(self._entries[place]) for place in named)
+        ):
+            return [one for bindings in theirs for one in bindings]
+        return [
+            Binding(
+                principal=who, host=host, operation=what, effect=effect, kind=kind, name=text, pattern=pattern
+            )
+            for kind, pattern, text in named
+            for who, host, what, effect in self._entries[kind, pattern, text]
+        ]
 
     def touch(self) -> None:
         """Have everything asked again: what is allowed no longer follows from the bindings alone."""
         self.stamp = object()
 
-    def _covering(self, kind: Kind, name: str) -> list[dict[_Entry, None]]:
-        """What is said of all patterns that cover the name."""
-        entries = self._entries
+    def _places(self, kind: Kind, name: str) -> list[_Place]:
+        """All patterns that cover the name and have bindings; among them those that are the name itself."""
         names = dict.fromkeys((name, ANYTHING))
         places: list[_Place] = [(kind, Pattern.LITERAL, one) for one in names]
         places += [
@@ -208,7 +221,11 @@ class Acls:
             for length in self._lengths.get(kind, ())
             if length <= len(name)
         ]
-        return [found for place in places if (found := entries.get(place)) is not None]
+        return [place for place in places if place in self._entries]
+
+    def _covering(self, kind: Kind, name: str) -> list[dict[_Entry, None]]:
+        """What is said of all patterns that cover the name."""
+        return [self._entries[place] for place in self._places(kind, name)]
 
     def judge(self, principal: Principal, host: str, operation: Operation, kind: Kind, name: str) -> Verdict:
         """What the bindings say of this operation on the resource of that name."""

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.broker.node import on_a_node
+from tidelog.controller import acls
 from tidelog.kafka.acls import CHANGES_MAX
 from tidelog.wire.apis import APIS, Api
 
@@ -10,7 +11,7 @@ ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4
 TOPIC, GROUP, CLUSTER, TOKEN = 2, 3, 4, 6
 DENY, ALLOW = 2, 3
 READ, WRITE, ALTER = 3, 4, 7
-INVALID_REQUEST, CLUSTER_REFUSED = 42, 31
+INVALID_REQUEST, CLUSTER_REFUSED, POLICY = 42, 31, 44
 VERSIONS = range(1, APIS[Api.CREATE_ACLS].most + 1)
 
 
@@ -86,6 +87,22 @@ def test_deleting_a_permission_leaves_the_denial_beside_it():
 
         assert found == [(0, [("t", ALLOW)])]
         assert await describe(node) == {("t", LITERAL, "User:alice", READ, DENY)}
+
+    on_a_node(story)
+
+
+def test_filters_that_would_compare_everything_again_and_again_are_refused(monkeypatch):
+    monkeypatch.setattr(acls, "LOOKED_MAX", 20)
+
+    async def story(node):
+        await create(node, *(creation(f"t{number}", f"User:u{number}") for number in range(10)))
+
+        nobody = [wanted(host_filter=f"h{number}") for number in range(3)]
+        assert await delete(node, *nobody) == [(POLICY, [])] * 3
+
+        told = [wanted(resource_name_filter=f"t{number}") for number in range(9)]
+        assert await delete(node, *told) == [(0, [(f"t{number}", ALLOW)]) for number in range(9)]
+        assert await describe(node) == {("t9", LITERAL, "User:u9", READ, ALLOW)}
 
     on_a_node(story)
 

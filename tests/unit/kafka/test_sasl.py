@@ -21,6 +21,7 @@ ALICE = Principal("User", "alice")
 SALT = b"salt of alice"
 BEFORE = {Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE}
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE, FAILED, UNKNOWN_USER, DUPLICATE, UNACCEPTABLE = 33, 34, 58, 91, 92, 93
+TOKEN = tokens.text_of(bytes(8), bytes(32))
 PLAIN_TOO = {"sasl_enabled_mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN"}
 
 
@@ -39,6 +40,13 @@ async def add_user(node, name="alice", password="pencil", **changed):
     ]
     answer = await node.ask(Api.ALTER_USER_SCRAM_CREDENTIALS, 0, upsertions=upsertions)
     return answer.results[0]
+
+
+def a_token():
+    """What is stored of TOKEN, which is alice's."""
+    return tokens.Token(
+        id=bytes(8).hex(), user="alice", digest=tokens.digest_of(TOKEN), created_ms=0, expires_ms=2**62
+    )
 
 
 def connect(node):
@@ -251,13 +259,15 @@ def test_users_are_described_with_what_they_can_log_in_by():
     on_a_node(act)
 
 
-def test_a_user_is_gone_with_its_last_password():
+def test_a_user_is_gone_with_its_last_password_and_its_tokens_are():
     async def act(node):
         await add_user(node)
+        await node.broker.metadata.change(lambda image: [TokenGranted(token=a_token())])
         for mechanism, code in ((1, 0), (2, 0), (1, UNKNOWN_USER)):
             deletions = [{"name": "alice", "mechanism": mechanism}]
             answer = await node.ask(Api.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=deletions)
             assert answer.results[0].error_code == code
+            assert bool(node.broker.image.tokens) == bool(node.broker.image.users)
         assert node.broker.image.users == {}
 
     on_a_node(act)
@@ -313,11 +323,8 @@ def test_what_is_stored_is_not_the_password():
 def test_a_token_proves_who_it_is_of_where_it_is_offered():
     async def act(node):
         known = connect(node)
-        text = tokens.text_of(bytes(8), bytes(32))
-        token = tokens.Token(
-            id=bytes(8).hex(), user="alice", digest=tokens.digest_of(text), created_ms=0, expires_ms=2**62
-        )
-        await node.broker.metadata.change(lambda image: [TokenGranted(token=token)])
+        text = TOKEN
+        await node.broker.metadata.change(lambda image: [TokenGranted(token=a_token())])
         for shown, code in ((text, 0), (text[:-1] + "B", FAILED), ("a.b.c", FAILED)):
             connect(node)
             assert (await shake(node, "OAUTHBEARER")).error_code == 0

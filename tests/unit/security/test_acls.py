@@ -128,8 +128,12 @@ filters = st.builds(
 
 
 @given(changes, filters)
-def test_a_filter_takes_what_it_says(changed, wanted):
-    for one in acls_of(known for adds, known in changed if adds):
+def test_a_filter_takes_what_it_says_and_all_of_that_is_looked_at(changed, wanted):
+    acls = acls_of(known for adds, known in changed if adds)
+    looked_at = acls.candidates(wanted)
+    assert len(looked_at) == len(set(looked_at)) and set(looked_at) <= set(acls)
+    assert {one for one in looked_at if wanted.takes(one)} == {one for one in acls if wanted.takes(one)}
+    for one in acls:
         named = wanted.name in (None, one.name) or (wanted.covering and covers(one, wanted.name))
         same = all(
             getattr(wanted, part) in (None, getattr(one, part))
