@@ -3,7 +3,9 @@
 Rule 1: a value that takes bytes is paid for by the record's size. One that takes none, as a null in
         an array, is not: five bytes can say a billion of them. So these are counted, before
         anything is made of them.
-Rule 2: a schema without arrays of such values costs nothing here.
+Rule 2: one byte does not pay for a thousand values beside it, as the nulls of a record that comes
+        again and again. Records and nulls have a bound of their own.
+Rule 3: a schema that says neither costs nothing here.
 """
 
 from collections.abc import Callable
@@ -13,6 +15,8 @@ from tidelog.schemas.problems import DoesNotFit
 
 FREE_MAX: Final = 1000
 """How many values that take no bytes a record may have, beside one for each of its bytes."""
+FREE_PER_BYTE: Final = 10
+"""How many records and nulls a record may have for each of its bytes, beside as many as FREE_MAX."""
 FIXED_BYTES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 VARINTS: Final = ("int", "long", "enum")
 NAMED: Final = ("record", "error", "enum", "fixed")
@@ -23,7 +27,7 @@ def guard(schema: Any) -> Callable[[bytes], None] | None:
     names: dict[str, Any] = {}
     _name(schema, names, set())
     walk = _Walk(names)
-    return walk.check if walk.has_free_arrays(schema) else None
+    return walk.check if walk.is_needed(schema) else None
 
 
 def _name(node: Any, names: dict[str, Any], seen: set[int]) -> None:
@@ -52,11 +56,49 @@ class _Walk:
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names
         self._weights: dict[int, int] = {}
+        self._widths: dict[int, int] = {}
         self._schema: Any = None
 
-    def has_free_arrays(self, schema: Any) -> bool:
+    def is_needed(self, schema: Any) -> bool:
+        """Whether a payload of this schema could say too much."""
         self._schema = schema
-        return self._finds(schema, set())
+        return self._finds(schema, set()) or self._width(schema) > FREE_MAX or self._repeats(schema, set())
+
+    def _repeats(
+        self, node: Any, seen: set[tuple[int, bool]], around: tuple[int, ...] = (), *, often: bool = False
+    ) -> bool:
+        """Whether something can come any number of times, and is many values each time."""
+        node = self._resolved(node)
+        if (often or id(node) in around) and self._width(node) > FREE_PER_BYTE:
+            return True
+        if isinstance(node, list):
+            return any(self._repeats(one, seen, around, often=often) for one in node)
+        if not isinstance(node, dict) or (id(node), often) in seen:
+            return False
+        seen.add((id(node), often))
+        within = (*around, id(node))
+        if node["type"] in ("array", "map"):
+            below = node["items"] if node["type"] == "array" else node["values"]
+            return self._repeats(below, seen, within, often=True)
+        fields = node.get("fields", ())
+        return any(self._repeats(one["type"], seen, within, often=often) for one in fields)
+
+    def _width(self, node: Any, around: tuple[int, ...] = ()) -> int:
+        """How many records and nulls there can be in a value without an array or a map of them."""
+        node = self._resolved(node)
+        if isinstance(node, list):
+            return max((self._width(one, around) for one in node), default=0)
+        kind = node["type"] if isinstance(node, dict) else node
+        if kind not in ("record", "error"):
+            return int(kind == "null" or (kind == "fixed" and node["size"] == 0))
+        if id(node) in around:
+            return 0
+        found = self._widths.get(id(node))
+        if found is None:
+            within = (*around, id(node))
+            found = 1 + sum(self._width(one["type"], within) for one in node["fields"])
+            self._widths[id(node)] = found
+        return found
 
     def _finds(self, node: Any, seen: set[int]) -> bool:
         node = self._resolved(node)
@@ -119,6 +161,8 @@ class _Walk:
             self._pass(node[index if index >= 0 else len(node)], data)
             return
         kind = node["type"] if isinstance(node, dict) else node
+        if kind in ("null", "record", "error"):
+            data.count_part()
         if kind in FIXED_BYTES:
             data.skip(FIXED_BYTES[kind])
         elif kind in VARINTS:
@@ -127,6 +171,8 @@ class _Walk:
             data.skip(data.long())
         elif kind == "fixed":
             data.skip(node["size"])
+            if node["size"] == 0:
+                data.count_part()
         elif kind in ("record", "error"):
             for one in node["fields"]:
                 self._pass(one["type"], data)
@@ -159,6 +205,7 @@ class _Payload:
         self._data = data
         self._at = 0
         self._free = 0
+        self._parts_left = FREE_MAX + FREE_PER_BYTE * len(data)
 
     def skip(self, count: int) -> None:
         if count < 0 or self._at + count > len(self._data):
@@ -183,4 +230,14 @@ class _Payload:
             raise DoesNotFit(
                 f"an array in it has {self._free} values that take no bytes; a record of "
                 f"{bytes_has} bytes may have {FREE_MAX + bytes_has}"
+            )
+
+    def count_part(self) -> None:
+        """Count a record or a value without bytes, wherever it is."""
+        self._parts_left -= 1
+        if self._parts_left < 0:
+            bytes_has = len(self._data)
+            raise DoesNotFit(
+                f"a record of {bytes_has} bytes may have {FREE_MAX + FREE_PER_BYTE * bytes_has} records and "
+                "nulls in it, and it has more"
             )

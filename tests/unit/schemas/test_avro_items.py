@@ -96,6 +96,59 @@ def test_a_type_inside_of_itself_is_told_from_one_without_bytes():
     assert guard(parsed(tree)) is None
 
 
+def record(name, *kinds):
+    fields = [{"name": f"f{at}", "type": kind} for at, kind in enumerate(kinds)]
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def doubled(levels):
+    """2 to the power of so many nulls, in no bytes."""
+    made = record("L0", "null")
+    for level in range(1, levels):
+        made = record(f"L{level}", made, f"L{level - 1}")
+    return made
+
+
+WIDE = record("Wide", *["null"] * 1000)
+LOOP = record("Loop", *["null"] * 1000, ["null", "Loop"])
+
+
+@pytest.mark.parametrize(
+    ("document", "payload"),
+    [
+        (array(["null", WIDE]), b"\xc8\x01" + b"\x02" * 100 + b"\x00"),
+        (array(record("Item", "boolean", WIDE)), b"\xc8\x01" + b"\x01" * 100 + b"\x00"),
+        ({"type": "map", "values": WIDE}, b"\xc8\x01" + b"\x02k" * 100 + b"\x00"),
+        (LOOP, b"\x02" * 100 + b"\x00"),
+        (["null", record("Outer", "int", LOOP)], b"\x02\x00" + b"\x02" * 100 + b"\x00"),
+        (doubled(30), b""),
+    ],
+)
+def test_a_byte_does_not_pay_for_a_thousand_values_beside_it(document, payload):
+    schema = parsed(document)
+    with pytest.raises(DoesNotFit, match="records and nulls"):
+        avro.reader(schema, None)(payload)
+    assert avro.read_many([payload], schema, None) is None
+
+
+def test_a_wide_record_is_read_as_often_as_its_bytes_allow():
+    schema = parsed(array(record("Item", "string", WIDE)))
+    value = [{"f0": "x" * 200, "f1": {f"f{at}": None for at in range(1000)}}] * 3
+    assert avro.reader(schema, None)(written(schema, value)) == value
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        array(record("Item", *[["null", "int"]] * 5)),
+        record("Envelope", *(record(f"Part{at}", "null", "int") for at in range(100))),
+        record("Tree", "null", "int", array("Tree"), ["null", "Tree"]),
+    ],
+)
+def test_records_of_few_parts_need_no_look(document):
+    assert guard(parsed(document)) is None
+
+
 def test_what_is_cut_off_is_told_as_ever():
     with pytest.raises(DoesNotFit, match="no value of its Avro schema"):
         avro.reader(parsed(within("null")), None)(b"")
