@@ -14,7 +14,8 @@ import msgspec
 
 from tidelog.broker.joint_writes import Gathered, JointWrite, size_of
 from tidelog.broker.serving import ELSEWHERE
-from tidelog.errors import BrokerError, NotLeader
+from tidelog.errors import BrokerError, InvalidRecord, NotLeader
+from tidelog.log.unpacking import are_keyed
 from tidelog.model import Offset, TopicPartition
 from tidelog.partition.driver import Partition
 from tidelog.records import Record
@@ -80,6 +81,9 @@ class JointRecords:
         pace = self._gathered[partition].pace
         write, taken = JointWrite(partition, self._broker.host.clock, pace), 0
         for one in joining:
+            if partition.config.compacts and not are_keyed(one.records) and not one.reply.done():
+                # It came before the topic was compacted, and all of the batch would be refused.
+                one.reply.set_exception(InvalidRecord(f"{partition.name.topic} takes only records with keys"))
             if not one.reply.done():  # else it has left
                 size = size_of(one.records)
                 if not write.has_room(size):

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 
 import pytest
 
@@ -317,6 +318,26 @@ def test_a_request_that_leaves_or_runs_out_of_time_takes_none_of_its_turn_with_i
             await late
         assert raised.value.known["offset"] == 0 and raised.value.known["committed"] is False
         assert await whole == [Placed(0, 1)]
+
+    on_a_node(story)
+
+
+def test_who_has_no_key_takes_no_other_with_it_where_the_topic_is_compacted_in_between():
+    async def story(node):
+        await node.create("t")
+        service, partition = RecordService(node.broker), node.broker.partition("t", 0)
+
+        def write(key):
+            record = NewRecord(value=b"v", key=key)
+            return asyncio.ensure_future(service.produce("t", [record], seconds_max=SECONDS))
+
+        keyless, keyed = write(None), write(b"k")
+        await asyncio.sleep(0)
+        partition.configure(replace(partition.config, cleanup_policy="compact"))
+
+        with pytest.raises(InvalidRecord):
+            await keyless
+        assert await keyed == [Placed(0, 0)]
 
     on_a_node(story)
 
