@@ -19,7 +19,7 @@ from typing import Final, cast
 from tidelog.config import NodeConfig
 from tidelog.faces.intake import Intake
 from tidelog.faces.tls import Certificates
-from tidelog.host import Bytes, Host, give_up_on_silence
+from tidelog.host import Bytes, Host, Listening, give_up_on_silence
 from tidelog.host.complaints import Complaints
 from tidelog.kafka.context import Client
 from tidelog.kafka.requests import Requests
@@ -40,6 +40,8 @@ _CORRELATION_ID: Final = struct.Struct(">i")
 _PRODUCE_KEY: Final = b"\0\0"
 _WRITE_BUFFER_BYTES: Final = 1024 * 1024
 _UNDISPATCHED_MAX: Final = 64
+_UNDISPATCHED_UNPROVED_MAX: Final = 2
+"""Of a client that has not proved who it is: it waits for the answer to each step."""
 _SWEEP_SECONDS: Final = 1.0
 _CLOSE_SECONDS_MAX: Final = 2.0
 
@@ -97,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameBuffer(bytes_max if self._sasl is None else min(bytes_max, UNPROVED_BYTES_MAX))
         self._pipeline_max = listener.config.connections_pipeline_max
         self._undispatched: deque[bytearray] = deque()
+        self._undispatched_max = _UNDISPATCHED_MAX if self._sasl is None else _UNDISPATCHED_UNPROVED_MAX
         self._slots: deque[_Slot] = deque()
         self._coming_bytes = 0
         self._alone = False  # whether a request that runs alone is under way
@@ -264,6 +267,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.close()
         elif sasl.principal is not None:
             self._frames.size_max = self._listener.config.socket_request_max_bytes
+            self._undispatched_max = _UNDISPATCHED_MAX
 
     def serve(self) -> None:
         """The listener is open: start what has come already, and read on."""
@@ -278,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         if not has_room:
             self._intake.wait(self)
         is_served = self._listener.is_open and not self._stopping
-        may_read = has_room and len(self._undispatched) < _UNDISPATCHED_MAX and is_served
+        may_read = has_room and len(self._undispatched) < self._undispatched_max and is_served
         if may_read and not self._reading:
             self._reading = True
             self.last_progress = self._loop.time()
@@ -373,7 +377,7 @@ class KafkaListener:
         """When a client last sent something, by the loop's clock."""
         self._empty = asyncio.Event()
         self._empty.set()
-        self._server: asyncio.AbstractServer | None = None
+        self._server: Listening | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
     def new_session(self) -> SaslSession | None:

@@ -6,6 +6,7 @@
     disk.py       its files and directories
     threads.py    threads for blocking work, in lanes
     network.py    TCP through the event loop
+    handshakes.py  a server of TLS, and how many may be shaking hands
     databases.py  SQLite databases
     tasks.py      work beside everything else, that ends with its owner
     files.py      files replaced and named anew, so that a crash leaves them whole
@@ -25,7 +26,19 @@ Rule 3: what a disk was told to write is durable only after `datasync` (bytes), 
 from tidelog.host.clock import SystemClock
 from tidelog.host.databases import DiskDatabases, SystemDatabase, SystemDatabases
 from tidelog.host.disk import SystemDisk, SystemFile
-from tidelog.host.doors import Bytes, Clock, Database, Databases, Disk, File, Lane, Network, Offload, Path
+from tidelog.host.doors import (
+    Bytes,
+    Clock,
+    Database,
+    Databases,
+    Disk,
+    File,
+    Lane,
+    Listening,
+    Network,
+    Offload,
+    Path,
+)
 from tidelog.host.files import aside_of, finish_relinks, read_file, relink, replace_file, sync_path
 from tidelog.host.host import Host, system_host
 from tidelog.host.network import LoopNetwork, give_up_on_silence
@@ -44,6 +57,7 @@ __all__ = [
     "File",
     "Host",
     "Lane",
+    "Listening",
     "LoopNetwork",
     "Network",
     "Offload",

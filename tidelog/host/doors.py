@@ -168,6 +168,13 @@ class Databases(Protocol):
         ...
 
 
+class Listening(Protocol):
+    """Accepts connections."""
+
+    def close(self) -> None:
+        """Accept no further ones."""
+
+
 class Network(Protocol):
     """Byte streams between nodes."""
 
@@ -178,7 +185,7 @@ class Network(Protocol):
         port: int,
         *,
         tls: ssl.SSLContext | None = None,
-    ) -> asyncio.AbstractServer: ...
+    ) -> Listening: ...
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int

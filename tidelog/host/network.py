@@ -7,8 +7,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-TLS_SECONDS_MAX: Final = 10.0
-"""For a handshake, and for the farewell of a connection that is closed."""
+from tidelog.host.doors import Listening
+from tidelog.host.handshakes import BACKLOG, TlsServer, listen
 
 
 class LoopNetwork:
@@ -21,16 +21,10 @@ class LoopNetwork:
         port: int,
         *,
         tls: ssl.SSLContext | None = None,
-    ) -> asyncio.AbstractServer:
-        return await asyncio.get_running_loop().create_server(
-            factory,
-            host,
-            port,
-            backlog=1024,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else TLS_SECONDS_MAX,
-            ssl_shutdown_timeout=None if tls is None else TLS_SECONDS_MAX,
-        )
+    ) -> Listening:
+        if tls is not None:
+            return TlsServer(factory, await listen(host, port), tls)
+        return await asyncio.get_running_loop().create_server(factory, host, port, backlog=BACKLOG)
 
     async def connect(
         self,

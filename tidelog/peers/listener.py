@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from tidelog.errors import TidelogError
-from tidelog.host import Bytes, Host
+from tidelog.host import Bytes, Host, Listening
 from tidelog.host.complaints import Complaints
 from tidelog.model import Endpoint, NodeId
 from tidelog.peers.handshake import NONCE_BYTES, Doorkeeper, NotProved, Seals, Trust
@@ -107,7 +107,7 @@ class PeerListener:
         self._on_hello = on_hello
         self._trust = trust
         self._for_guests = tuple(for_guests)
-        self._server: asyncio.AbstractServer | None = None
+        self._server: Listening | None = None
         self._streams: dict[Stream, _Caller] = {}
         self._strangers: dict[Stream, str] = {}
         """Where each is from that has not said who it is; the earliest first."""

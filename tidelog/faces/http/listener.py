@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tidelog.host import Host
+from tidelog.host import Host, Listening
 from tidelog.model import Endpoint
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class HttpListener:
         self._host = host
         self._certificates = certificates
         self._node = node
-        self._listening: asyncio.AbstractServer | None = None
+        self._listening: Listening | None = None
         self._server: Server | None = None
         self._loading: asyncio.Task[None] | None = None
         self.waiting: dict[_Waiting, None] = {}
