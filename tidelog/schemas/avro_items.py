@@ -11,6 +11,7 @@ Rule 3: a schema that says neither costs nothing here.
 from collections.abc import Callable
 from typing import Any, Final
 
+from tidelog.schemas.documents import check_name
 from tidelog.schemas.problems import DoesNotFit
 
 FREE_MAX: Final = 1000
@@ -38,11 +39,14 @@ def _name(node: Any, names: dict[str, Any], seen: set[int]) -> None:
     if not isinstance(node, dict) or id(node) in seen:
         return
     seen.add(id(node))
+    for one in node.get("symbols", ()):
+        check_name(one)
     for one in node.get("__named_schemas", {}).values():
         _name(one, names, seen)
     if node["type"] in NAMED:
         names.setdefault(node["name"], node)
     for one in node.get("fields", ()):
+        check_name(one["name"])
         _name(one["type"], names, seen)
     for part in ("items", "values"):
         _name(node.get(part), names, seen)

@@ -8,13 +8,16 @@ Rule 4: pyarrow is imported by the methods about columns only: a node has none.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from tidelog.schemas.documents import text
+from tidelog.schemas.documents import check_size, text
 from tidelog.schemas.problems import DoesNotFit
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+LOOKED_AT: Final = 16 * 1024
+"""Payloads that are no longer have too few values, and these too short names, for a long text."""
 
 
 class Codec(ABC):
@@ -38,7 +41,10 @@ class Codec(ABC):
 
     def text(self, payload: bytes) -> bytes:
         """A payload of this schema as JSON."""
-        return text(self.document(payload))
+        document = self.document(payload)
+        if len(payload) > LOOKED_AT:
+            check_size(document)
+        return text(document)
 
     def message_of(self, payload: bytes) -> str | None:
         """Which of several types of the schema a payload is, for who would write it again."""

@@ -6,13 +6,36 @@ import decimal
 import json
 from typing import Any, Final
 
-from tidelog.schemas.problems import DoesNotFit
+from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 
 SHOWN_MAX: Final = 80
+NAME_MAX: Final = 255
+"""How long names of fields and of an enum's values may be: a byte of a payload can stand for one."""
+TEXT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of a record as JSON, about: names come again with each value."""
 
 
 def text(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
+
+
+def check_name(name: str) -> None:
+    if len(name) > NAME_MAX:
+        raise SchemaProblem(f"the schema has a name of {len(name)} characters; {NAME_MAX} are allowed")
+
+
+def check_size(document: Any) -> None:
+    """DoesNotFit, if a document is too long as JSON, which is told before it is made."""
+    left, size = [document], 0
+    for one in left:
+        if isinstance(one, dict):
+            size += sum(map(len, one)) + 4 * len(one)
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one
+        size += len(one) if isinstance(one, str | bytes) else 4
+        if size > TEXT_BYTES_MAX:
+            raise DoesNotFit(f"as JSON it has more than {TEXT_BYTES_MAX >> 20} MiB")
 
 
 def _plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tidelog.schemas import framing
 from tidelog.schemas.codec import Codec
-from tidelog.schemas.documents import decoded, parsed, shown, told
+from tidelog.schemas.documents import check_name, decoded, parsed, shown, told
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 from tidelog.schemas.protobuf_documents import ANY, Look, check
 from tidelog.schemas.protobuf_sizes import FREE_MAX, FREE_PER_BYTE, Sizes
@@ -278,6 +278,10 @@ def _inside(descriptor: Any) -> list[Any]:
 def _check(descriptor: Any) -> None:
     """DoesNotFit, if a descriptor that somebody made by hand pretends to be what it is not."""
     name = descriptor.full_name
+    for field in descriptor.fields:
+        check_name(field.name)
+        for one in field.enum_type.values if field.enum_type else ():
+            check_name(one.name)
     is_map = descriptor.GetOptions().map_entry
     if is_map and [one.name for one in descriptor.fields] != ["key", "value"]:
         raise DoesNotFit(f"{name} is no entry of a map")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.schemas.double import registry_double
 from tidelog.errors import ConfigError
-from tidelog.schemas import framing
+from tidelog.schemas import documents, framing
 from tidelog.schemas.formats import PartFormat
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 from tidelog.schemas.registry import Reference, Registry, Schema
@@ -162,3 +162,34 @@ def test_a_schema_that_becomes_too_many_columns_is_refused():
     made = FORMATS["avro"].codec(Schema("AVRO", json.dumps(node)), None)
     with pytest.raises(ConfigError, match="more than 10000 places"):
         made.arrow_type()
+
+
+LONG = "n" * 256
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("avro", json.dumps(record(**{LONG: "int"}))),
+        ("avro", json.dumps(record(a={"type": "enum", "name": "E", "symbols": [LONG]}))),
+        ("protobuf", f'syntax = "proto3"; message M {{ int32 {LONG} = 1; }}'),
+        ("protobuf", f'syntax = "proto3"; enum E {{ {LONG} = 0; }} message M {{ repeated E e = 1; }}'),
+    ],
+)
+def test_a_name_that_one_byte_stands_for_has_a_length(name, text):
+    row = FORMATS[name]
+    row.codec(Schema(row.kind, text.replace(LONG, LONG[1:])), None)
+    with pytest.raises(SchemaProblem, match="a name of 256 characters; 255 are allowed"):
+        row.codec(Schema(row.kind, text), None)
+
+
+def test_a_record_that_is_too_long_as_json_is_refused_before_it_is_written(monkeypatch):
+    monkeypatch.setattr(documents, "TEXT_BYTES_MAX", 4 * 1024 * 1024)
+    items = {"type": "array", "items": record(**{LONG[1:]: "int"})}
+    codec = FORMATS["avro"].codec(Schema("AVRO", json.dumps(items)), None)
+    short, long = b"\x80\xfa\x01" + b"\x02" * 16_000 + b"\x00", b"\xc0\xb8\x02" + b"\x02" * 20_000 + b"\x00"
+
+    assert len(codec.text(short)) > 4_000_000, "short payloads are not looked at"
+    with pytest.raises(DoesNotFit, match="as JSON it has more than 4 MiB"):
+        codec.text(long)
+    assert len(codec.document(long)) == 20_000

@@ -36,6 +36,8 @@ Form: TypeAlias = Literal["avro", "protobuf", "json-schema"]
 USER: Final = "TIDELOG_SCHEMA_REGISTRY_USER"
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """How much of a partition one request decodes."""
+PAGE_TEXT_MAX: Final = 256 * 1024 * 1024
+"""Of the keys, or of the values, of one page as JSON: names come again with each record."""
 WAITING_MAX: Final = 32
 REGISTRY_SECONDS_MAX: Final = 5.0
 PAUSE_SECONDS: Final = 1.0
@@ -127,6 +129,7 @@ class PartShower:
         self._name = name
         self._form = desk.form(part, name)
         self._asked = 0
+        self._text_left = PAGE_TEXT_MAX
         self._refused: dict[int, SchemaProblem] = {}
 
     def show(self, data: bytes | None) -> tuple[Any, str, SchemaUsed | None, str | None]:
@@ -141,6 +144,11 @@ class PartShower:
             text = codec.text(payload)
             if text == NULL or not is_json(text):
                 raise SchemaProblem(f"JSON cannot say it as a value: {text[:80].decode(errors='replace')}")
+            self._text_left -= len(text)
+            if self._text_left < 0:
+                raise SchemaProblem(
+                    f"the page has more than {PAGE_TEXT_MAX} bytes as JSON; ask for fewer records"
+                )
             used = SchemaUsed(id=number, message=codec.message_of(payload))
             return msgspec.Raw(text), self._name, used, None
         except RegistryDown:

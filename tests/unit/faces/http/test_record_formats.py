@@ -168,6 +168,23 @@ def test_a_record_that_cannot_be_decoded_hides_no_other_one(double):
     with_registry(double, story)
 
 
+def test_a_page_becomes_only_so_long_as_json(double, monkeypatch):
+    monkeypatch.setattr(schemas, "PAGE_TEXT_MAX", 3)
+    number = register(double, "avro", json.dumps("string"))
+
+    async def story(node):
+        await node.create("t")
+        await store(node, *[frame(number, b"\x02" + one) for one in (b"a", b"b")])
+        app = serving(node)
+        first, second = (await read(app, "?encoding=avro"))["records"]
+        assert first["value"] == "a" and "error" not in first
+        assert second["encoding"] == "base64" and "ask for fewer records" in second["error"]
+        (again,) = (await read(app, "?encoding=avro&offset=1"))["records"]
+        assert again["value"] == "b"
+
+    with_registry(double, story)
+
+
 def test_one_request_asks_for_few_unknown_schemas(double):
     async def story(node):
         await node.create("t")
