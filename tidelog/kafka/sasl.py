@@ -42,7 +42,7 @@ class Identities(Protocol):
     def salts_secret(self) -> bytes: ...
     def nonce(self) -> str: ...
     def wall_ms(self) -> int: ...
-    async def check_password(self, name: str, password: str) -> Principal: ...
+    async def check_password(self, name: str, password: str, host: str) -> Principal: ...
     async def check_token(self, token: str) -> Proved: ...
 
 
@@ -103,8 +103,8 @@ class SaslSession:
             secret=identities.salts_secret(),
         )
 
-    async def authenticate(self, message: bytes) -> tuple[bytes, int]:
-        """Take one message; what to send, and for how many ms the session lasts (0: no end)."""
+    async def authenticate(self, message: bytes, host: str) -> tuple[bytes, int]:
+        """Take a message from this host; what to send, and for how many ms the session lasts (0: no end)."""
         exchange = self._exchange
         if exchange is None:
             self.has_failed = True
@@ -114,7 +114,7 @@ class SaslSession:
             if isinstance(step, Challenge):
                 return step.data, 0
             if isinstance(step, CheckPassword):
-                step = Proved(await self._identities.check_password(step.name, step.password))
+                step = Proved(await self._identities.check_password(step.name, step.password, host))
             elif isinstance(step, CheckToken):
                 step = await self._identities.check_token(step.token)
             if self.principal not in (None, step.principal):
@@ -155,7 +155,8 @@ async def sasl_authenticate(broker: Broker, request: Any, context: Request) -> d
     if session is None:
         raise IllegalSaslState("this listener asks for no proof")
     try:
-        data, lifetime_ms = await session.authenticate(bytes(request.auth_bytes))
+        host = context.client.address.rpartition(":")[0]
+        data, lifetime_ms = await session.authenticate(bytes(request.auth_bytes), host)
     except (AuthenticationFailed, IllegalSaslState):
         await asyncio.sleep(FAILED_SECONDS)
         raise

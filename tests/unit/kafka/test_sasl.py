@@ -219,12 +219,12 @@ def test_a_password_that_was_right_is_salted_once_until_it_changes(monkeypatch):
         await add_user(node)
         known = Identities(node.broker)
         for _ in range(3):
-            assert await known.check_password("alice", "pencil") == ALICE
+            assert await known.check_password("alice", "pencil", "here") == ALICE
         assert len(salted) == 1
         await add_user(node, password="crayon")
         with pytest.raises(AuthenticationFailed):
-            await known.check_password("alice", "pencil")
-        assert await known.check_password("alice", "crayon") == ALICE
+            await known.check_password("alice", "pencil", "here")
+        assert await known.check_password("alice", "crayon", "here") == ALICE
 
     on_a_node(act, **PLAIN_TOO)
 
@@ -235,10 +235,38 @@ def test_a_crowd_that_guesses_is_refused_before_it_costs_anything(monkeypatch):
 
     async def act(node):
         known = Identities(node.broker)
-        guesses = (known.check_password("alice", str(number)) for number in range(200))
+        guesses = (known.check_password("alice", str(number), "here") for number in range(200))
         found = await asyncio.gather(*guesses, return_exceptions=True)
         assert all(isinstance(one, AuthenticationFailed) for one in found)
-        assert len(salted) == identities.WAITING_MAX
+        assert len(salted) == identities.WAITING_OF_HOST_MAX
+
+    on_a_node(act)
+
+
+def test_a_crowd_that_guesses_keeps_another_host_waiting_for_one_guess(monkeypatch):
+    salted = []
+
+    def noted(kind, password, verifier):
+        salted.append(password)
+        return is_password(kind, password, verifier)
+
+    monkeypatch.setattr(identities, "is_password", noted)
+
+    async def act(node):
+        await add_user(node)
+        known = Identities(node.broker)
+        crowd = [asyncio.create_task(known.check_password("alice", f"{n}", "there")) for n in range(100)]
+        while not salted:
+            await asyncio.sleep(0)
+        crowd[1].cancel()  # whose turn would be next
+        others = [known.check_password("alice", "pencil", "here") for _ in range(40)]
+
+        assert await asyncio.gather(*others) == [ALICE] * 40
+        assert salted.index("pencil") <= 2 and salted.count("pencil") == 1
+        await asyncio.gather(*crowd, return_exceptions=True)
+        assert await known.check_password("alice", "pencil", "there") == ALICE
+        with pytest.raises(AuthenticationFailed, match="wrong"):
+            await known.check_password("alice", "crayon", "there")
 
     on_a_node(act)
 

@@ -54,7 +54,7 @@ class Guard:
             refuse_foreign_page(self._node, request)
         given = first.get(b"authorization")
         if given is not None:
-            request.principal = await self._prove(given)
+            request.principal = await self._prove(given, request.host)
         elif self._is_proof_wanted and request.principal == ANONYMOUS and request.path not in OPEN_TO_ALL:
             raise Problem(401, "say who asks: by a user and a password, or by a token", headers=CHALLENGE)
 
@@ -73,12 +73,12 @@ class Guard:
 
     # Who asks.
 
-    async def _prove(self, given: bytes) -> Principal:
+    async def _prove(self, given: bytes, host: str) -> Principal:
         identities = self._node.identities
         try:
             scheme, _, credentials = given.decode("latin-1").strip().partition(" ")
             if scheme.lower() == "basic":
-                return await identities.check_password(*_name_and_password(credentials))
+                return await identities.check_password(*_name_and_password(credentials), host)
             if scheme.lower() == "bearer":
                 return (await identities.check_token(credentials.strip())).principal
             raise AuthenticationFailed("this node knows Basic and Bearer")
