@@ -115,7 +115,10 @@ class NodeConfig(SecurityConfig):
         30_000, "Close a connection whose started request makes no progress for this long.", least=1
     )
     queued_max_bytes: int = setting(
-        256 * MIB, "Bytes of unanswered requests in memory before reading pauses.", least=MIB
+        256 * MIB,
+        "Bytes of unanswered requests in memory before reading pauses; as many of large HTTP bodies, of "
+        "which more are refused with 503.",
+        least=MIB,
     )
     fetch_max_bytes: int = setting(
         55 * MIB, "The most that one fetch returns, beyond a first batch.", least=1024

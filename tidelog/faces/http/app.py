@@ -35,6 +35,7 @@ from tidelog.faces.http import (
 )
 from tidelog.faces.http.api import Operation, endpoint
 from tidelog.faces.http.cors import Cors
+from tidelog.faces.http.edge.bodies import NoRoom
 from tidelog.faces.http.edge.messages import (
     REQUEST_ID,
     BodyTooLong,
@@ -195,11 +196,17 @@ def _problem_of_length(error: BodyTooLong) -> Problem:
     return Problem(413, f"{error} (http.max.body.bytes)", headers={"connection": "close"})
 
 
+def _problem_of_room(error: NoRoom) -> Problem:
+    detail = "large bodies of other requests fill the memory for them (queued.max.bytes); try again"
+    return Problem(503, detail, headers={"retry-after": "1", "connection": "close"})
+
+
 _PROBLEMS: Final[Mapping[type[Exception], Callable[[Any], Problem]]] = {
     Problem: lambda error: error,
     BrokerError: problem_of,
     ConfigError: lambda error: Problem(400, str(error)),
     BodyTooLong: _problem_of_length,
+    NoRoom: _problem_of_room,
     # The client has gone before it said all; nobody reads this.
     ClientDisconnect: lambda error: Problem(400, "the request has no end"),
 }

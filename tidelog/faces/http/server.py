@@ -22,6 +22,7 @@ class Server(edge.Server):
                 connections=config.connections_max,
                 message_bytes=config.http_max_body_bytes,
                 silent_seconds=config.frame_timeout_ms / 1000,
+                body_bytes=max(config.queued_max_bytes, config.http_max_body_bytes),
             )
 
         clock = broker.host.clock

@@ -12,8 +12,10 @@ import pytest
 from tests.unit.broker.node import batch_of, on_a_node
 from tidelog.controller.records import BrokerRegistered, PartitionChanged, PartitionState
 from tidelog.controller.reports import ReplicaReport
-from tidelog.faces.http.app import make_app
+from tidelog.faces.http.app import explain, make_app
 from tidelog.faces.http.cluster import SLICE, ClusterView
+from tidelog.faces.http.edge.bodies import NoRoom
+from tidelog.faces.http.edge.messages import Headers, Request
 from tidelog.faces.http.health import why_not_ready
 from tidelog.model import Endpoint, TopicPartition
 from tidelog.operators.desk import Desk
@@ -55,6 +57,13 @@ async def ask(
     await Door(app, method, path, tell, headers=headers, body=chunks).run()
     start, *rest = sent
     return Answer(status=start.status, headers=start.headers, body=b"".join(part.body for part in rest))
+
+
+def test_a_body_for_which_there_is_no_room_now_may_come_again():
+    answer = explain(Request("POST", b"/v1/topics/t/records", b"", Headers([])), NoRoom())
+
+    assert (answer.status_code, answer.closes) == (503, True)
+    assert answer.headers is not None and answer.headers["retry-after"] == "1"
 
 
 # Health.

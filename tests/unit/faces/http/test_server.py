@@ -16,6 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tidelog.config import NodeConfig
 from tidelog.faces.http import server as module
+from tidelog.faces.http.edge.bodies import LARGE_BYTES, NoRoom
 from tidelog.faces.http.edge.connection import HEAD_BYTES_MAX, PIPELINED_MAX
 from tidelog.faces.http.edge.messages import ClientDisconnect, Request, Response, Send
 from tidelog.faces.http.edge.sockets import (
@@ -57,6 +58,8 @@ class App:
         except ClientDisconnect:
             self.ends.put_nowait("disconnect in a body")
             return Response()
+        except NoRoom:
+            return Response("no room", 503, {"connection": "close"})
         if path == "/wait":
             self.waiting.set()
             gone = asyncio.create_task(request.gone())
@@ -446,6 +449,32 @@ def test_a_body_that_nobody_reads_does_not_disturb_the_next_request(run):
         writer.close()
 
     run(story)
+
+
+def test_large_bodies_together_take_so_much_memory_and_no_more(run):
+    async def story(stage):
+        held = stage.server.bodies
+        head = b"POST /a HTTP/1.1\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        size, few = BODY_BYTES_MAX, LARGE_BYTES
+        ends, leaves = [await stage.open() for _ in range(2)]
+        for _, writer in (ends, leaves):
+            writer.write(head % size + b"x" * (size - 1))
+        while held.bytes_held < 2 * (size - 1):
+            await asyncio.sleep(0)
+
+        assert b" 503 " in await stage.say(head % size + b"x" * size)
+        assert b" 200 " in await stage.say(head % few + b"x" * few)
+        assert held.bytes_held == 2 * (size - 1)
+
+        ends[1].write(b"x")
+        assert b" 200 " in await ends[0].read()
+        leaves[1].transport.abort()
+        await stage.app.ends.get()
+        assert b" 200 " in await stage.say(head % size + b"x" * size)
+        assert held.bytes_held == 0
+        ends[1].close()
+
+    run(story, queued_max_bytes=2 * BODY_BYTES_MAX)
 
 
 def test_one_who_does_not_read_answers_has_no_more_of_them_made(run):

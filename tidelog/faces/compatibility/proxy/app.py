@@ -21,6 +21,7 @@ from tidelog.client.http.errors import NotFound, OutcomeUnknown, TidelogHTTPErro
 from tidelog.faces.compatibility.proxy import listing
 from tidelog.faces.compatibility.proxy.clusters import Cluster
 from tidelog.faces.compatibility.proxy.placing import Places, without_dead
+from tidelog.faces.http.edge.bodies import NoRoom
 from tidelog.faces.http.edge.messages import BodyTooLong, ClientDisconnect, Request, Response
 from tidelog.faces.http.edge.routes import Table
 from tidelog.faces.http.edge.sockets import WebSocket
@@ -321,6 +322,10 @@ def _explain(request: Request, error: Exception) -> Response:
             return _explain_cluster(error)
         case BodyTooLong():
             return _refusal(413, str(error), headers={"connection": "close"})
+        case NoRoom():
+            return _refusal(
+                503, "too many large bodies; try again", headers={"retry-after": "1", "connection": "close"}
+            )
         case ClientDisconnect():
             return _refusal(400, "the request has no end")
         case _:

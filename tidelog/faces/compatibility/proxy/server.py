@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 STOP_SECONDS_MAX: Final = 5
 BACKLOG: Final = 2048
 CONNECTIONS_MAX: Final = 10_000
+BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 SILENT_SECONDS_MAX: Final = 30.0
 """For how long a client may be silent that has begun to say something, or has something to read."""
 
@@ -53,7 +54,7 @@ async def _run(
     server = Server(
         make_app(proxy),
         Meter(has_others=lambda: False, always_tasks=True),
-        limits=lambda: Limits(CONNECTIONS_MAX, BODY_BYTES_MAX, SILENT_SECONDS_MAX),
+        limits=lambda: Limits(CONNECTIONS_MAX, BODY_BYTES_MAX, SILENT_SECONDS_MAX, BODIES_BYTES_MAX),
         wall_ms=lambda: time.time_ns() // 1_000_000,
     )
     try:

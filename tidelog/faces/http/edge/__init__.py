@@ -1,5 +1,6 @@
 """The HTTP edge: from bytes to a request, and from an answer to bytes.
 
+    bodies.py      what large bodies may take of memory, all together
     messages.py    requests and answers, as handlers see them
     routes.py      which row of a table serves a path
     connection.py  one HTTP connection, on httptools' parser

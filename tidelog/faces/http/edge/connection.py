@@ -152,7 +152,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.pop(self, None)
-        self._queue.clear()
+        self._drop_queue()
         self._incoming = None
         if self._running is not None:
             self._running.lose()
@@ -238,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
         method: bytes = parser.get_method()
         name = _METHODS.get(method) or method.decode()
         request = Request(name, path, query, Headers(self._headers), self._host)
-        request.principal = self._principal
+        request.principal, request.bodies = self._principal, self._server.bodies
         if not parser.should_keep_alive():
             request.keep_alive = False
         if parser.get_http_version() == "1.0":
@@ -332,6 +332,7 @@ class HttpConnection(asyncio.Protocol):
             request.keep_alive = False
         finally:
             self._server.tasks.pop(request, None)
+            request.release()
             self._on_answered(request)
 
     def _answer(self, request: Request, response: Response, body: bytes) -> None:
@@ -395,7 +396,7 @@ class HttpConnection(asyncio.Protocol):
             self._incoming = None  # what is left of the body is not for anybody
         if not request.keep_alive or (self._is_last and not self._queue):
             self._is_spoilt = True
-            self._queue.clear()
+            self._drop_queue()
             self.transport.close()
             return
         if not self._is_reading and not self._queue:
@@ -428,7 +429,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_spoilt = True
         first = self._running or (self._queue[0] if self._queue else None)
         broken, self._incoming = self._incoming, None
-        self._queue.clear()
+        self._drop_queue()
         if first is None or (first is broken and first is not self._running):
             self._refuse()
         elif first is broken:  # its own body is broken
@@ -441,6 +442,10 @@ class HttpConnection(asyncio.Protocol):
             first.keep_alive = False
             if first is not self._running:
                 self._queue.append(first)
+
+    def _drop_queue(self) -> None:
+        while self._queue:
+            self._queue.pop().release()
 
     def _refuse(self) -> None:
         self.transport.write(refusal(_NO_REQUEST))

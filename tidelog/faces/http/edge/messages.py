@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
+from tidelog.faces.http.edge.bodies import LARGE_BYTES, Bodies, NoRoom
 from tidelog.faces.http.pacing import in_turn
 from tidelog.security.principals import ANONYMOUS
 
@@ -113,6 +114,8 @@ class Request(Head):
     keep_alive = True
     takes_chunks = True
     """Whether its client knows chunked answers: HTTP/1.0 does not."""
+    bodies: Bodies | None = None
+    """Where its body counts, if it is large."""
     on_wanted: Callable[[], None] | None = None
     """Called when somebody begins to wait for the client."""
     _body = b""
@@ -120,12 +123,17 @@ class Request(Head):
     _pieces: list[bytes] | None = None
     """What has come, where that was more."""
     _moved: asyncio.Event | None = None
+    _counted = 0
+    _is_dropped = False
+    """Whether there was no room for the body."""
 
     # Whoever has the connection.
 
     def feed(self, piece: bytes) -> None:
         self.size += len(piece)
-        if self._pieces is not None:
+        if self.size > LARGE_BYTES and not self._has_room():
+            self._body, self._pieces = b"", []
+        elif self._pieces is not None:
             if self.size <= self.bytes_max:  # longer, it is going to be refused
                 self._pieces.append(piece)
         elif self._body:
@@ -134,6 +142,22 @@ class Request(Head):
             self._body = piece
         if self._moved is not None:
             self._moved.set()
+
+    def _has_room(self) -> bool:
+        if self.bodies is None or self._is_dropped:
+            return not self._is_dropped
+        if self.bodies.take(self.size - self._counted):
+            self._counted = self.size
+        else:
+            self.release()
+            self._is_dropped = True
+        return not self._is_dropped
+
+    def release(self) -> None:
+        """The body is for nobody any more."""
+        if self.bodies is not None:
+            self.bodies.give(self._counted)
+        self._counted, self.bodies = 0, None
 
     def finish(self) -> None:
         """The body is complete."""
@@ -150,13 +174,15 @@ class Request(Head):
     # Handlers.
 
     async def body(self) -> bytes:
-        """All of the body; BodyTooLong or ClientDisconnect where that is not to be had."""
-        while not self.is_complete and self.size <= self.bytes_max:
+        """All of the body; BodyTooLong, NoRoom or ClientDisconnect where that is not to be had."""
+        while not self.is_complete and self.size <= self.bytes_max and not self._is_dropped:
             if self.is_disconnected:
                 raise ClientDisconnect
             await self._move()
         if self.size > self.bytes_max:
             raise BodyTooLong(self.bytes_max)
+        if self._is_dropped:
+            raise NoRoom
         if self._pieces is not None:
             self._body, self._pieces = b"".join(self._pieces), None
         return self._body

@@ -11,6 +11,7 @@ from contextlib import suppress
 from email.utils import formatdate
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from tidelog.faces.http.edge.bodies import Bodies
 from tidelog.faces.http.edge.connection import HttpConnection
 from tidelog.faces.http.edge.messages import Request, Response
 from tidelog.faces.http.edge.sockets import SocketConnection, WebSocket
@@ -43,6 +44,8 @@ class Limits(NamedTuple):
     """Of one message of a WebSocket."""
     silent_seconds: float
     """For how long a client may be silent that has begun to say something, or has something to read."""
+    body_bytes: int
+    """Of large bodies together, until their requests are answered."""
 
 
 class Server:
@@ -54,6 +57,7 @@ class Server:
         self.app = app
         self.meter = meter
         self.limits = limits
+        self.bodies = Bodies(lambda: limits().body_bytes)
         self.connections: dict[Connection, None] = {}
         self.tasks: dict[Request | WebSocket, asyncio.Task[None]] = {}
         """Of the requests that wait for something."""
