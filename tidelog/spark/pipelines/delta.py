@@ -127,12 +127,36 @@ class Place:
             check_partitions(self.uri, table, named)
             before = table.version() - 1
             try:
-                _follow(self.uri, table, comes, is_allowed=evolve)
+                _follow(self, table, comes, is_allowed=evolve)
                 sync_commits(self.uri, before, self.table().version())
                 return
-            except CommitFailedError:  # somebody else changes the columns, too
+            except CommitFailedError as error:  # somebody else changes the table, too
                 if attempt == COMMITS_MAX:
-                    raise
+                    raise SpecError(
+                        f"delta: others change {self.uri} all the time, so its columns cannot follow; "
+                        "end them while this query starts"
+                    ) from error
+
+    def clean_up(self, directory: str, error: Exception) -> None:
+        """Remove what a commit that failed has written, unless the table may have it all the same."""
+        if not is_delta_away(error) and not self._has(directory):
+            self.remove(directory)
+
+    def _has(self, directory: str) -> bool:
+        """Whether the table names files of a directory; so too, if nobody can tell. A commit that
+        was sent twice on its way fails because it was done."""
+        try:
+            return any(f"/{directory}/" in uri for uri in self.table().file_uris())
+        except Exception:
+            return True
+
+    def location(self, directory: str) -> str:
+        return f"{_located(self.uri)}/{directory}"
+
+    def remove(self, directory: str) -> None:
+        filesystem, path = self.storage.find(self.location(directory))
+        with suppress(FileNotFoundError):
+            filesystem.delete_dir(path)
 
 
 def _told(uri: str) -> Any:
@@ -167,13 +191,13 @@ def _check_writable(uri: str, table: "DeltaTable") -> None:
         )
 
 
-def _follow(uri: str, table: "DeltaTable", wanted: "pa.Schema", *, is_allowed: bool) -> None:
+def _follow(place: Place, table: "DeltaTable", wanted: "pa.Schema", *, is_allowed: bool) -> None:
     from deltalake import Schema as DeltaSchema
     from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 
     from tidelog.spark.tables.evolving import ADD, REFUSE, changes
 
-    there = arrow_of(table)
+    there, uri = arrow_of(table), place.uri
     found = changes(_pyarrow_to_schema_without_ids(there), _pyarrow_to_schema_without_ids(wanted))
     told = "; ".join(str(one) for one in found if one.kind == REFUSE)
     if told:
@@ -185,7 +209,12 @@ def _follow(uri: str, table: "DeltaTable", wanted: "pa.Schema", *, is_allowed: b
     if found and not is_allowed:
         raise SpecError(f"delta: {uri} would have to change, and `evolve: false` forbids it: {told}")
     if any(one.kind != ADD or len(one.path) > 1 for one in found):
-        widen(uri, table, wanted, told)
+        directory = f"widened-{uuid.uuid4().hex}"
+        try:
+            widen(place, table, wanted, told, directory)
+        except Exception as error:
+            place.clean_up(directory, error)
+            raise
     elif found:
         import pyarrow as pa
 
@@ -316,7 +345,7 @@ class DeltaWriter:
 
     def _append(self, table: "DeltaTable", frame: "DataFrame", query: str, batch: int, ends: Any) -> int:
         directory = f"{query}-{batch}-{uuid.uuid4().hex[:8]}"
-        location = f"{_located(self.place.uri)}/{directory}"
+        location = self.place.location(directory)
         try:
             files = self._files(table, frame, location)
             rows = sum(one.rows for one in files)
@@ -337,10 +366,9 @@ class DeltaWriter:
                 )
                 return rows
         except Exception as error:
-            if not is_delta_away(error) and not self._has(directory):
-                self._remove(location)
+            self.place.clean_up(directory, error)
             raise
-        self._remove(location)
+        self.place.remove(directory)
         return 0
 
     def _files(self, table: "DeltaTable", frame: "DataFrame", location: str) -> list[WrittenFile]:
@@ -373,19 +401,6 @@ class DeltaWriter:
         name = f"{directory}/{file.path.rpartition('/')[2]}"
         stats = json.dumps({"numRecords": file.rows})
         return AddAction(name, size, values, int(time.time() * 1000), True, stats)
-
-    def _has(self, directory: str) -> bool:
-        """Whether the table names files of a directory; so too, if nobody can tell. A commit that
-        was sent twice on its way fails because it was done."""
-        try:
-            return any(f"/{directory}/" in uri for uri in self.place.table().file_uris())
-        except Exception:
-            return True
-
-    def _remove(self, location: str) -> None:
-        filesystem, path = self.place.storage.find(location)
-        with suppress(FileNotFoundError):
-            filesystem.delete_dir(path)
 
     def _merge(self, table: "DeltaTable", changes: "DataFrame", query: str, batch: int, ends: Any) -> int:
         """Apply changes. `deltalake` does it in this process, so a batch must fit into it."""

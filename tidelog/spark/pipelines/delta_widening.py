@@ -4,21 +4,28 @@ Delta's own way to widen a type is a feature of a table that few engines read, a
 none of it. So the table is written anew.
 
 Rule 1: all of it is one commit: files with the new columns come and all others go. Whoever commits
-        in between wins, and then it is tried again.
+        in between wins, and then it is tried again. The files are written as a table of their own
+        in a directory of their own, so that those of a try that lost are known, and go.
 Rule 2: no value changes, and the notes of batches stay: a batch that comes again is still known.
 Rule 3: a table of which somebody else would have to know, or that is large, is refused and stays.
 """
 
+import json
 import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 
+from tidelog.spark.pipelines.delta_disk import LOG
 from tidelog.spark.pipelines.documents import SpecError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+    from tidelog.spark.pipelines.delta import Place
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +40,11 @@ WATCHED: Final = {
 }
 
 
-def widen(uri: str, table: "DeltaTable", comes: pa.Schema, told: str) -> None:
+def widen(place: "Place", table: "DeltaTable", comes: pa.Schema, told: str, directory: str) -> None:
     """Write a table anew so that it takes rows of a schema; SpecError, if that may not be."""
-    from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, write_deltalake
+    from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, Schema, write_deltalake
 
+    uri = place.uri
     if (why := _refusal(table)) is not None:
         raise SpecError(
             f"delta: {uri} {why}, so its columns are not widened: {told}. Cast the column to the table's "
@@ -45,18 +53,40 @@ def widen(uri: str, table: "DeltaTable", comes: pa.Schema, told: str) -> None:
     there = pa.schema(table.schema().to_arrow())
     target = pa.schema(list(wider(pa.struct(list(there)), pa.struct(list(comes)))))
     rows = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute("SELECT * FROM t"))
+    named = table.metadata().partition_columns
     write_deltalake(
-        table,
+        f"{uri.rstrip('/')}/{directory}",
         pa.RecordBatchReader.from_batches(target, _cast(rows, target)),
-        mode="overwrite",
-        schema_mode="overwrite",
-        partition_by=table.metadata().partition_columns or None,
+        partition_by=named or None,
+        storage_options=place.store_options,
+    )
+    actions: list[AddAction | RemoveAction] = list(_written(place, directory))
+    place.remove(f"{directory}/{LOG}")
+    table.create_write_transaction(
+        actions,
+        "overwrite",
+        Schema.from_arrow(target),
+        partition_by=named,
         commit_properties=CommitProperties(custom_metadata={"tidelog.widened": told}, max_commit_retries=0),
         post_commithook_properties=PostCommitHookProperties(
             create_checkpoint=False, cleanup_expired_logs=False
         ),
     )
     logger.warning("table %s follows its source, and was written anew: %s", uri, told)
+
+
+def _written(place: "Place", directory: str) -> "Iterator[AddAction]":
+    """The files of a new table in a directory, as the table around it names them."""
+    from deltalake.transaction import AddAction
+
+    filesystem, path = place.storage.find(place.location(f"{directory}/{LOG}/{0:020}.json"))
+    with filesystem.open_input_file(path) as file:
+        for line in file.read().decode().splitlines():
+            if (add := json.loads(line).get("add")) is not None:
+                name = f"{directory}/{unquote(add['path'])}"
+                yield AddAction(
+                    name, add["size"], add["partitionValues"], add["modificationTime"], True, add["stats"]
+                )
 
 
 def _refusal(table: "DeltaTable") -> str | None:

@@ -6,12 +6,13 @@ import threading
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, Field, Schema
+from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from pyspark.sql.types import (
@@ -59,6 +60,11 @@ def place(tmp_path: Path) -> Place:
 def rows(place: Place) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = pa.table(place.table().scan().read_all()).to_pylist()
     return sorted(found, key=str)
+
+
+def added(place: Place) -> list[dict[str, Any]]:
+    log = Path(place.uri, "_delta_log", f"{place.table().version():020}.json")
+    return [found["add"] for line in log.read_text().splitlines() if "add" in (found := json.loads(line))]
 
 
 def add(place: Place, frame: Frame, query: str, batch: int, **told: Any) -> int:
@@ -397,6 +403,48 @@ def test_a_row_that_is_written_while_a_table_is_widened_is_there_as_well(
 
     assert rows(place) == [{**NORTH, "count": None}, {**SOUTH, "count": None}]
     assert place.table().schema().fields[-1].type == PrimitiveType("long")
+    (left,) = Path(place.uri).glob("widened-*")
+    named = {Path(one).parent.name for one in place.table().file_uris()}
+    assert named == {left.name} and not (left / "_delta_log").exists()
+
+
+def test_columns_that_cannot_follow_since_others_write_all_the_time_leave_no_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.prepare(StructType([*SCHEMA.fields]).add("count", IntegerType()))
+    batches = iter(range(100))
+    widen = delta_widening.widen
+
+    def outpaced(*told: Any) -> None:
+        add(place, Frame([NORTH]), "q1", next(batches))
+        widen(*told)
+
+    monkeypatch.setattr(delta, "widen", outpaced)
+    monkeypatch.setattr(delta, "COMMITS_MAX", 2)
+    with pytest.raises(SpecError, match=r"others change .* all the time"):
+        place.prepare(StructType([*SCHEMA.fields]).add("count", LongType()))
+
+    assert not list(Path(place.uri).glob("widened-*"))
+    on_disk = {str(one) for one in Path(place.uri).rglob("*.parquet")}
+    assert on_disk == set(place.table().file_uris())
+
+
+def test_a_table_that_was_written_anew_is_what_it_was_but_for_its_columns(tmp_path: Path) -> None:
+    names = pa.array(["a b/c%", "\u00e9", None, "x"])
+    schema = pa.schema([pa.field("n", pa.int32(), metadata={"comment": "how many"}), ("p q", pa.string())])
+    uri, kept = str(tmp_path / "t"), {"delta.deletedFileRetentionDuration": "interval 30 days"}
+    DeltaTable.create(uri, schema, partition_by=["p q"], name="t", description="d", configuration=kept)
+    rows_then = pa.table([pa.array([1, 2, 3, None], pa.int32()), names], schema=schema)
+    write_deltalake(uri, rows_then, mode="append")
+    place = Place(uri)
+
+    place.prepare(StructType().add("n", LongType()).add("p q", StringType()), partition_by=["p q"])
+
+    about, field = place.table().metadata(), place.table().schema().fields[0]
+    assert (about.name, about.description, about.configuration) == ("t", "d", kept)
+    assert (field.type, field.metadata) == (PrimitiveType("long"), {"comment": "how many"})
+    assert rows(place) == sorted(rows_then.to_pylist(), key=str)
+    assert all(one["stats"] and Path(uri, unquote(one["path"])).exists() for one in added(place))
 
 
 @pytest.mark.parametrize(
