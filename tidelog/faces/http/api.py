@@ -19,6 +19,7 @@ from tidelog.faces.http.edge.messages import Head, Request, Response
 from tidelog.faces.http.health import why_not_ready
 from tidelog.faces.http.problems import Problem
 from tidelog.security.authorizer import host_of
+from tidelog.security.failures import AuthenticationFailed
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -165,6 +166,12 @@ class Call:
         """What the client may do, as whoever it has proved to be."""
         request = self.request
         return self.node.broker.authorizer.access(request.principal, host_of(request.host))
+
+    def access_now(self) -> "Access":
+        """The same, while that proof holds; AuthenticationFailed once it has ended."""
+        if not self.request.is_still_proved():
+            raise AuthenticationFailed("what proved who asks has ended")
+        return self.access
 
     def judge(self) -> None:
         """Let the client do this, or raise the error that it gets; again, where it goes on for long."""

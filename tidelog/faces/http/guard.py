@@ -20,7 +20,7 @@ from tidelog.faces.http.edge.messages import Head
 from tidelog.faces.http.problems import Problem
 from tidelog.model import Endpoint
 from tidelog.security.failures import AuthenticationFailed
-from tidelog.security.principals import ANONYMOUS, Principal
+from tidelog.security.principals import ANONYMOUS
 
 if TYPE_CHECKING:
     from tidelog.faces.node import Node
@@ -54,7 +54,7 @@ class Guard:
             refuse_foreign_page(self._node, request)
         given = first.get(b"authorization")
         if given is not None:
-            request.principal = await self._prove(given, request.host)
+            await self._prove(given, request)
         elif self._is_proof_wanted and request.principal == ANONYMOUS and request.path not in OPEN_TO_ALL:
             raise Problem(401, "say who asks: by a user and a password, or by a token", headers=CHALLENGE)
 
@@ -73,15 +73,21 @@ class Guard:
 
     # Who asks.
 
-    async def _prove(self, given: bytes, host: str) -> Principal:
+    async def _prove(self, given: bytes, request: Head) -> None:
         identities = self._node.identities
         try:
             scheme, _, credentials = given.decode("latin-1").strip().partition(" ")
             if scheme.lower() == "basic":
-                return await identities.check_password(*_name_and_password(credentials), host)
-            if scheme.lower() == "bearer":
-                return (await identities.check_token(credentials.strip())).principal
-            raise AuthenticationFailed("this node knows Basic and Bearer")
+                name, password = _name_and_password(credentials)
+                stored = identities.verifiers(name)
+                request.principal = await identities.check_password(name, password, request.host)
+                request.is_still_proved = lambda: identities.verifiers(name) == stored
+            elif scheme.lower() == "bearer":
+                token = credentials.strip()
+                request.principal = (await identities.check_token(token)).principal
+                request.is_still_proved = lambda: identities.token(token) is not None
+            else:
+                raise AuthenticationFailed("this node knows Basic and Bearer")
         except AuthenticationFailed as error:
             await asyncio.sleep(FAILED_SECONDS)
             raise Problem(401, str(error), headers=CHALLENGE) from None

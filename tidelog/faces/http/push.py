@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from tidelog.errors import BrokerError
-from tidelog.faces.http.edge.messages import Request, Response, Send
+from tidelog.faces.http.edge.messages import Head, Request, Response, Send
 from tidelog.faces.http.edge.sockets import WebSocket, WebSocketDisconnect
 from tidelog.faces.http.pacing import in_turn
 from tidelog.faces.http.problems import Problem, problem_of
@@ -159,6 +159,15 @@ class Feed:
         self._taken.set()
         return portion
 
+    async def take_for(self, asked: Head) -> list[Event]:
+        """The same, for who has asked so; the end, once what proved who asks no longer holds."""
+        events = await self.take()
+        if events and not asked.is_still_proved():
+            self._events.clear()
+            self.end("error", REFUSED, {"status": 401, "detail": "what proved who asks has ended"})
+            events = [] if self._end is None else self._last(self._end)
+        return events
+
     def _last(self, end: _End) -> list[Event]:
         if self._is_told or not end.kind:
             return []
@@ -227,9 +236,9 @@ class EventStream(Response):
         self._source = source
 
     async def write(self, request: Request, send: Send) -> None:
-        await _pump(self._node, self._feed, self._source, self._write(send), request.gone())
+        await _pump(self._node, self._feed, self._source, self._write(request, send), request.gone())
 
-    async def _write(self, send: Send) -> None:
+    async def _write(self, request: Request, send: Send) -> None:
         feed = self._feed
         # A browser that loses the connection before the first event goes on from here, too.
         body = f"retry: {RETRY_MS}\nid: {feed.cursor}\n\n".encode()
@@ -237,7 +246,7 @@ class EventStream(Response):
             await send(body)
             try:
                 async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    body = b"".join(map(_as_lines, await feed.take()))
+                    body = b"".join(map(_as_lines, await feed.take_for(request)))
             except TimeoutError:
                 body = b": heartbeat\n\n"
 
@@ -262,7 +271,7 @@ async def _write_to_socket(socket: WebSocket, feed: Feed) -> None:
     while True:
         try:
             async with asyncio.timeout(HEARTBEAT_SECONDS):
-                events = await feed.take()
+                events = await feed.take_for(socket)
         except TimeoutError:
             events = [Event(_encode({"cursor": feed.cursor}), feed.cursor, "heartbeat")]
         for event in events:

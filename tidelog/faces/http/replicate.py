@@ -101,7 +101,7 @@ class Session:
 
     def _judge(self) -> None:
         """Let the replica have this; again for each message, since a stream goes on for long."""
-        require_copying(self._call.access, self.hello.source)
+        require_copying(self._call.access_now(), self.hello.source)
 
     async def begin(self, sync: Sync) -> SyncStart:
         """Decide what the replica gets first."""

@@ -11,6 +11,7 @@ from tidelog.faces.http.app import make_app
 from tidelog.faces.http.edge.messages import Headers, Request
 from tidelog.faces.http.guard import Guard, name_of_host
 from tidelog.faces.http.problems import Problem
+from tidelog.faces.http.push import Event, Feed
 from tidelog.faces.identities import Identities
 from tidelog.operators.tokens import CreateToken, NamedToken, create_token, revoke_token
 from tidelog.operators.users import NamedUser, SetUser, remove_user, set_user
@@ -42,6 +43,7 @@ class Door:
         raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
         request = Request(method, path, b"", Headers(raw))
         request.principal = by
+        self.asked = request
         try:
             await self.guard.let_in(request)
         except Problem as problem:
@@ -70,6 +72,36 @@ def test_a_password_says_who_asks_and_a_wrong_one_is_refused():
             began = door.clock.monotonic()
             assert await door.enter(authorization=wrong) == 401
             assert door.clock.monotonic() > began
+
+    at_the_door(story)
+
+
+async def heard(feed, asked):
+    """What is told of an event to one who has asked so: cursors and kinds."""
+    feed.put([Event(b'{"n":1}', "1")])
+    events = await feed.take_for(asked)
+    return [(event.cursor, event.kind) for event in events]
+
+
+def test_a_stream_tells_nothing_more_once_its_proof_has_ended():
+    async def story(door):
+        token = await door.token()
+        proofs = (
+            (basic(), lambda: set_user(door.face.desk, SetUser(user="alice", password="crayon"))),
+            (f"Bearer {token.token}", lambda: revoke_token(door.face.desk, NamedToken(id=token.id))),
+            (basic(password="crayon"), lambda: remove_user(door.face.desk, NamedUser(user="alice"))),
+        )
+        for proof, end in proofs:
+            feed = Feed("0")
+            assert await door.enter(authorization=proof) == ALICE
+            assert await heard(feed, door.asked) == [("1", "")]
+
+            await end()
+
+            assert [kind for _, kind in await heard(feed, door.asked)] == ["error"]
+            assert feed.is_over and await feed.take_for(door.asked) == []
+        assert await door.enter() == ANONYMOUS
+        assert await heard(Feed("0"), door.asked) == [("1", "")]
 
     at_the_door(story)
 

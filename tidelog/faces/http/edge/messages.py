@@ -73,6 +73,8 @@ class Head:
     path_params: Mapping[str, Any] = MappingProxyType({})
     principal = ANONYMOUS
     """Who asks, as far as that was proved."""
+    is_still_proved: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether what proved it holds, for answers that go on for long."""
     _query: Mapping[str, str] | None = None
 
     def __init__(
