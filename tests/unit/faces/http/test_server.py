@@ -477,6 +477,31 @@ def test_large_bodies_together_take_so_much_memory_and_no_more(run):
     run(story, queued_max_bytes=2 * BODY_BYTES_MAX)
 
 
+def test_large_messages_that_are_not_whole_count_as_bodies_do(run):
+    async def story(stage):
+        held, part = stage.server.bodies, b"x" * (BODY_BYTES_MAX - 100)
+        async with stage.socket() as first, stage.socket() as second:
+            unfinished = asyncio.ensure_future(first.send(endless(part)))
+            while held.bytes_held < len(part):
+                await asyncio.sleep(0)
+            await second.send(b"x" * 2 * LARGE_BYTES)
+            with pytest.raises(ConnectionClosed) as closed:
+                await second.recv()
+            assert closed.value.rcvd is not None and closed.value.rcvd.code == 1013
+            unfinished.cancel()
+        while stage.server.connections:
+            await asyncio.sleep(0)
+        assert held.bytes_held == 0
+
+    run(story, queued_max_bytes=BODY_BYTES_MAX)
+
+
+async def endless(part: bytes):
+    yield part
+    yield b""
+    await asyncio.Event().wait()
+
+
 def test_one_who_does_not_read_answers_has_no_more_of_them_made(run):
     async def story(stage):
         reader, writer = await stage.open()

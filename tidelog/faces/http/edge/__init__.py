@@ -1,9 +1,10 @@
 """The HTTP edge: from bytes to a request, and from an answer to bytes.
 
-    bodies.py      what large bodies may take of memory, all together
+    bodies.py      what large bodies and messages may take of memory, all together
     messages.py    requests and answers, as handlers see them
     routes.py      which row of a table serves a path
     connection.py  one HTTP connection, on httptools' parser
+    handshake.py   what opens a WebSocket
     sockets.py     one WebSocket, on websockets' protocol without I/O
     server.py      all connections, and how they end
 

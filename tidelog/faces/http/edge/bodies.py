@@ -1,7 +1,8 @@
-"""What bodies that come in may take of a node's memory, all together.
+"""What bodies and messages that come in may take of a node's memory, all together.
 
-Rule: a large body counts from when it is large until its request is answered. One that finds no room is
-      dropped, and its request refused: whoever never ends a body holds up nobody but those with large ones.
+Rule: a large body counts from when it is large until its request is answered, a large message until it is
+      whole. What finds no room is dropped, and its sender refused: whoever never ends a body holds up
+      nobody but those with large ones.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ class NoRoom(Exception):
 
 
 class Bodies:
-    """How much large bodies take by now."""
+    """How much all of them take by now."""
 
     __slots__ = ("_bytes_max", "bytes_held")
 
@@ -25,11 +26,27 @@ class Bodies:
         self.bytes_held = 0
 
     def take(self, size: int) -> bool:
-        """Take so much more, if there is room."""
-        has_room = self.bytes_held + size <= self._bytes_max()
+        """Take so much more, if there is room; less than nothing gives it back."""
+        has_room = size <= 0 or self.bytes_held + size <= self._bytes_max()
         if has_room:
             self.bytes_held += size
         return has_room
 
-    def give(self, size: int) -> None:
-        self.bytes_held -= size
+
+class Share:
+    """What one of them takes of it."""
+
+    __slots__ = ("_bodies", "_counted")
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._counted = 0
+
+    def hold(self, size: int) -> bool:
+        """Let it be so large; if there is no room, it holds nothing."""
+        counted = size if size > LARGE_BYTES else 0
+        has_room = self._bodies.take(counted - self._counted)
+        if not has_room:
+            self._bodies.take(-self._counted)
+        self._counted = counted if has_room else 0
+        return has_room

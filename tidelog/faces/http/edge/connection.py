@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
+from tidelog.faces.http.edge.bodies import Share
 from tidelog.faces.http.edge.messages import Headers, Request, Response
 from tidelog.faces.http.edge.routes import target_of
 from tidelog.faces.http.edge.sockets import SocketConnection, WebSocket
@@ -238,7 +239,7 @@ class HttpConnection(asyncio.Protocol):
         method: bytes = parser.get_method()
         name = _METHODS.get(method) or method.decode()
         request = Request(name, path, query, Headers(self._headers), self._host)
-        request.principal, request.bodies = self._principal, self._server.bodies
+        request.principal, request.share = self._principal, Share(self._server.bodies)
         if not parser.should_keep_alive():
             request.keep_alive = False
         if parser.get_http_version() == "1.0":

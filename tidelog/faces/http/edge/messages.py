@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
-from tidelog.faces.http.edge.bodies import LARGE_BYTES, Bodies, NoRoom
+from tidelog.faces.http.edge.bodies import LARGE_BYTES, NoRoom, Share
 from tidelog.faces.http.pacing import in_turn
 from tidelog.security.principals import ANONYMOUS
 
@@ -116,8 +116,8 @@ class Request(Head):
     keep_alive = True
     takes_chunks = True
     """Whether its client knows chunked answers: HTTP/1.0 does not."""
-    bodies: Bodies | None = None
-    """Where its body counts, if it is large."""
+    share: Share | None = None
+    """What its body takes of the room for all."""
     on_wanted: Callable[[], None] | None = None
     """Called when somebody begins to wait for the client."""
     _body = b""
@@ -125,7 +125,6 @@ class Request(Head):
     _pieces: list[bytes] | None = None
     """What has come, where that was more."""
     _moved: asyncio.Event | None = None
-    _counted = 0
     _is_dropped = False
     """Whether there was no room for the body."""
 
@@ -133,7 +132,9 @@ class Request(Head):
 
     def feed(self, piece: bytes) -> None:
         self.size += len(piece)
-        if self.size > LARGE_BYTES and not self._has_room():
+        if self.size > LARGE_BYTES and self.share is not None and not self._is_dropped:
+            self._is_dropped = not self.share.hold(self.size)
+        if self._is_dropped:
             self._body, self._pieces = b"", []
         elif self._pieces is not None:
             if self.size <= self.bytes_max:  # longer, it is going to be refused
@@ -145,21 +146,11 @@ class Request(Head):
         if self._moved is not None:
             self._moved.set()
 
-    def _has_room(self) -> bool:
-        if self.bodies is None or self._is_dropped:
-            return not self._is_dropped
-        if self.bodies.take(self.size - self._counted):
-            self._counted = self.size
-        else:
-            self.release()
-            self._is_dropped = True
-        return not self._is_dropped
-
     def release(self) -> None:
         """The body is for nobody any more."""
-        if self.bodies is not None:
-            self.bodies.give(self._counted)
-        self._counted, self.bodies = 0, None
+        if self.share is not None:
+            self.share.hold(0)
+            self.share = None
 
     def finish(self) -> None:
         """The body is complete."""

@@ -13,13 +13,13 @@ from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from websockets.datastructures import Headers as WireHeaders
 from websockets.exceptions import InvalidState
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request as WireRequest
 from websockets.http11 import Response as WireResponse
-from websockets.server import ServerProtocol
 
+from tidelog.faces.http.edge.bodies import Share
+from tidelog.faces.http.edge.handshake import Handshake
 from tidelog.faces.http.edge.messages import REQUEST_ID, Head, Response
 from tidelog.faces.http.problems import MEDIA_TYPE, problem_bytes
 
@@ -47,6 +47,7 @@ BAD_TEXT: Final = 1007
 TOO_MANY: Final = 1008
 SILENT: Final = 1011
 GOING_DOWN: Final = 1012
+NO_ROOM: Final = 1013
 
 _log = logging.getLogger(__name__)
 _wire_log = logging.getLogger(f"{__name__}.wire")
@@ -131,7 +132,7 @@ class SocketConnection(asyncio.Protocol):
         self._socket = socket
         socket.line = self
         self._loop = asyncio.get_running_loop()
-        self._wire = _Handshake(max_size=server.limits().message_bytes, logger=_wire_log)
+        self._wire = Handshake(max_size=server.limits().message_bytes, logger=_wire_log)
         self._answer: WireResponse | None = None
         """To the request that opens it; sent by `accept`."""
         self._is_open = False
@@ -142,6 +143,9 @@ class SocketConnection(asyncio.Protocol):
         """What is heard after the messages."""
         self._heard = asyncio.Event()
         self._fragments: list[bytes] = []
+        self._unheard_bytes = 0
+        """Received of a message that is not whole."""
+        self._share = Share(server.bodies)
         self._controls = 0
         """Pings and pongs of the bytes that came last."""
         self._unparsed = b""
@@ -174,6 +178,7 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.pop(self, None)
+        self._share.hold(0)
         self._stop_timers()
         self._finish(GONE if self._is_open else NEVER_OPENED)
         self._writable.set()
@@ -227,6 +232,9 @@ class SocketConnection(asyncio.Protocol):
                 self._on_request(event)
             elif isinstance(event, Frame):
                 self._on_frame(event)
+        self._unheard_bytes = 0 if events and not self._fragments else self._unheard_bytes + len(data)
+        if not self._share.hold(self._unheard_bytes):
+            self._fail(NO_ROOM, "large messages of others fill the memory for them; try again")
         if self._answer is None:  # a head that httptools has taken, and websockets has not
             body = problem_bytes(400, f"this opens no WebSocket: {self._wire.handshake_exc}")
             head = f"content-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -482,16 +490,3 @@ class SocketConnection(asyncio.Protocol):
             self.transport.abort()
             return
         self._say_goodbye(GOING_DOWN, "the node is stopping", GOODBYE_SECONDS_MAX)
-
-
-class _Handshake(ServerProtocol):
-    """Refuses by problem documents."""
-
-    def reject(self, status: HTTPStatus | int, text: str) -> WireResponse:
-        body = problem_bytes(HTTPStatus(status), text.strip() or HTTPStatus(status).description)
-        given = super().reject(status, text)
-        headers = WireHeaders(given.headers)
-        for name, value in (("content-type", MEDIA_TYPE), ("content-length", str(len(body)))):
-            del headers[name]
-            headers[name] = value
-        return WireResponse(given.status_code, given.reason_phrase, headers, body)
