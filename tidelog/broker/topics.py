@@ -1,5 +1,6 @@
 """Topics made and deleted, whoever asks for it: a client of Kafka's, an HTTP client, the node itself."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -72,10 +73,13 @@ def _with_own_minimum(broker: Broker, wanted: NewTopic) -> NewTopic:
     return replace(wanted, config={**wanted.config, MIN_IN_SYNC: str(minimum)})
 
 
-async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) -> TopicImage:
+async def delete_topic(
+    broker: Broker, name: str | None, topic_id: UUID | None, judge: Callable[[str], None] = lambda name: None
+) -> TopicImage:
     """Delete a topic by name or by id; return once no leader serves it any more.
 
-    It is refused because there is none only once no leader serves one.
+    It is refused because there is none only once no leader serves one. `judge` may refuse by the name: whose
+    id it is may not have been known here when it was asked for.
     """
     found: list[TopicImage] = []
     lost = 0
@@ -92,6 +96,7 @@ async def delete_topic(broker: Broker, name: str | None, topic_id: UUID | None) 
                 )
         lost = broker.metadata.replies_lost
         record = decisions.delete_topic(image, name, topic_id)
+        judge(record.name)
         if record.name in INTERNAL_TOPICS:
             raise InvalidTopic(f"{record.name} is the cluster's own and cannot be deleted")
         found.append(image.topics[record.name])

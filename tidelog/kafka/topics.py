@@ -235,8 +235,12 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
     for name, topic_id in asked:
         answer: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_message": None}
         try:
-            _require_delete(broker, context, name, topic_id)
-            deleted = await delete_topic(broker, name, topic_id)
+            if name is not None:
+                context.require(Kind.TOPIC, name)
+            elif (known := _find(broker.image, None, topic_id)) is not None:
+                _judge_delete(context, topic_id, known.name)
+            judge = partial(_judge_delete, context, topic_id)
+            deleted = await delete_topic(broker, name, topic_id, judge)
             answer |= {"name": deleted.name, "topic_id": deleted.id}
         except BrokerError as error:
             answer |= {"error_code": error.code, "error_message": str(error)}
@@ -244,14 +248,12 @@ async def delete_topics(broker: Broker, request: Any, context: Request) -> dict[
     return {"responses": answers}
 
 
-def _require_delete(broker: Broker, context: Request, name: str | None, topic_id: UUID | None) -> None:
+def _judge_delete(context: Request, topic_id: UUID | None, name: str) -> None:
     """Let the client delete the topic, or raise the error that it gets; of an id it is told no name."""
-    if name is not None:
-        context.require(Kind.TOPIC, name)
-    elif (topic := _find(broker.image, None, topic_id)) is not None and not context.may(
-        Kind.TOPIC, topic.name
-    ):
-        raise TopicAuthorizationFailed(f"{context.access.principal} may not delete the topic {topic_id}")
+    if not context.may(Kind.TOPIC, name):
+        raise TopicAuthorizationFailed(
+            f"{context.access.principal} may not delete the topic {topic_id or name}"
+        )
 
 
 async def create_partitions(broker: Broker, request: Any, context: Request) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.broker.node import Node, batch_of, on_a_node
 from tests.unit.kafka.test_acls import creation, wanted
 from tests.unit.wire.messages import produce_fields, read_response
+from tidelog.kafka import topics
 from tidelog.kafka.permissions import ALL_OF, EITHER, FREE, NEEDS, NO_OPERATIONS, OPERATION_CODES
 from tidelog.model import METADATA_TOPIC
 from tidelog.security.acls import Binding, Effect
@@ -318,6 +319,26 @@ def test_an_id_tells_nobody_the_name_of_a_topic():
         assert (found.error_code, found.name or None) == (UNKNOWN_TOPIC_ID, None)
         assert (deleted.error_code, deleted.name) == (29, None)
         assert fetched.error_code == 29
+
+    on_a_judged_node(story)
+
+
+def test_an_id_that_a_node_has_not_heard_of_yet_is_judged_where_it_is_known(monkeypatch):
+    monkeypatch.setattr(topics, "_find", lambda *_: None)
+
+    async def story(node):
+        async def delete():
+            asked = [{"name": None, "topic_id": topic_id}]
+            return (await node.ask(Api.DELETE_TOPICS, 6, topics=asked)).responses[0]
+
+        topic_id = node.broker.image.topics[T].id
+        allow(node, (Operation.DESCRIBE, Kind.TOPIC))
+        refused = await delete()
+        assert (refused.error_code, refused.name, T in node.broker.image.topics) == (29, None, True)
+        assert T not in refused.error_message
+
+        allow(node, (Operation.DELETE, Kind.TOPIC))
+        assert ((await delete()).error_code, T in node.broker.image.topics) == (0, False)
 
     on_a_judged_node(story)
 
