@@ -406,10 +406,10 @@ def _electorate(image: ClusterImage) -> elections.Electorate:
 
 
 @contextmanager
-def a_stage(losses: Losses | None = None, **settings: Any) -> Iterator[Stage]:
+def a_stage(losses: Losses | None = None, seed: int = 8, **settings: Any) -> Iterator[Stage]:
     quorum = ",".join(f"{n}@node-{n}:9192" for n in range(1, NODES + 1))
     factory = partial(real_node, quorum=quorum, **settings)
-    with World(8, nodes=NODES, node_factory=factory) as world:
+    with World(seed, nodes=NODES, node_factory=factory) as world:
         yield Stage(world, losses)
 
 

@@ -4,6 +4,8 @@ With `durability: replicated` what was committed may be in memory alone. Who res
 stopped may lack the end of it, and must not lead as if it had it all (KIP-966).
 """
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.simulation.test_planted_replication import Stage, a_stage
@@ -16,6 +18,8 @@ from tidelog.simulation import replica_watch as watch
 from tidelog.simulation.world import Violation
 
 IN_MEMORY = TopicConfig(durability="replicated")
+SEEDS = range(8, 16)
+"""Tried in turn: where the loss of power leaves a torn tail, its cut guards against the bug, too."""
 
 
 def plant_an_unclean_restart_that_nobody_minds(patch: pytest.MonkeyPatch) -> None:
@@ -47,9 +51,9 @@ def _shorten(stage: Stage) -> tuple[int, int]:
     return first, second
 
 
-def tell_of_the_last_in_sync() -> None:
+def tell_of_the_last_in_sync(seed: int) -> None:
     """It loses power and comes back; who is eligible has everything, and is away a while longer."""
-    with a_stage(topic_defaults=IN_MEMORY) as stage:
+    with a_stage(seed=seed, topic_defaults=IN_MEMORY) as stage:
         world = stage.world
         last, eligible = _shorten(stage)
         world.lose_power(last)
@@ -61,9 +65,9 @@ def tell_of_the_last_in_sync() -> None:
         assert _written(stage, eligible) >= 8
 
 
-def tell_of_the_eligible() -> None:
+def tell_of_the_eligible(seed: int) -> None:
     """It loses power and comes back; then the last in sync, which has everything, is away."""
-    with a_stage(topic_defaults=IN_MEMORY) as stage:
+    with a_stage(seed=seed, topic_defaults=IN_MEMORY) as stage:
         world = stage.world
         last, eligible = _shorten(stage)
         world.lose_power(eligible)
@@ -81,12 +85,21 @@ def tell_of_the_eligible() -> None:
         assert all(_written(stage, node) >= 8 for node in stage.nodes)
 
 
+def found_in(tell: Callable[[int], None], seed: int) -> str | None:
+    """The invariant that the tale breaks with the bug in, if it does."""
+    with pytest.MonkeyPatch.context() as patch:
+        plant_an_unclean_restart_that_nobody_minds(patch)
+        try:
+            tell(seed)
+        except Violation as violation:
+            return violation.name
+    return None
+
+
 @pytest.mark.parametrize("tell", [tell_of_the_last_in_sync, tell_of_the_eligible])
-def test_who_may_have_lost_its_tail_is_not_counted_on(tell, monkeypatch):
-    tell()
+def test_who_may_have_lost_its_tail_is_not_counted_on(tell):
+    tell(SEEDS[0])
 
-    plant_an_unclean_restart_that_nobody_minds(monkeypatch)
+    found = (found_in(tell, seed) for seed in SEEDS)
 
-    with pytest.raises(Violation) as found:
-        tell()
-    assert found.value.name == watch.JOINED
+    assert next(filter(None, found), None) == watch.JOINED

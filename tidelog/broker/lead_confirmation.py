@@ -115,7 +115,7 @@ class Confirming:
         assert place is not None, "it is a question"
         if asked.of != NO_NODE:
             if asked.of in self._broker.image.brokers:
-                self._broker.spawn(answered(self._pass_on(asked.of, place), place))
+                self._broker.spawn(answered(place, self._pass_on, asked.of, place))
             else:
                 place.fail(f"there is no node {asked.of}")
             return

@@ -10,10 +10,9 @@ Rule 4: a heartbeat is answered by a controller that has proof to have led after
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from tidelog.cluster.answering import answered
 from tidelog.cluster.leadership import Leadership
@@ -158,10 +157,11 @@ class ActiveController:
             problem = f"node {source} cannot register node {asked.registration.node}"
             place.send(RegisterAnswer(problem=problem, code=InvalidRequest.code))
             return
-        self._answer(self._register(asked, place), place)
+        self._spawn(place, self._register, asked)
 
-    def _answer(self, work: Coroutine[Any, Any, None], place: Answer) -> None:
-        self._member.quorum.spawn(answered(work, place))
+    def _spawn(self, place: Answer, work: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Begin what ends with an answer at `place`, its last argument."""
+        self._member.quorum.spawn(answered(place, work, *args, place))
 
     async def _register(self, asked: Register, place: Answer) -> None:
         wanted, metadata = asked.registration, self._metadata
@@ -202,7 +202,7 @@ class ActiveController:
             return
         with suppress(BrokerError):  # of a life that is over, or not known here: so it is told
             self.controller.heard(self._metadata.image, heartbeat, now)
-        self._answer(self._tell_standing(heartbeat, place), place)
+        self._spawn(place, self._tell_standing, heartbeat)
 
     async def _tell_standing(self, heartbeat: Heartbeat, place: Answer) -> None:
         """Say how the broker stands once it is certain that nobody else could."""
@@ -231,7 +231,7 @@ class ActiveController:
         if any(wanted.leader != source for wanted in asked.wanted):
             place.fail(f"node {source} speaks for other leaders")
             return
-        self._answer(self._judge(asked.wanted, place), place)
+        self._spawn(place, self._judge, asked.wanted)
 
     async def _judge(self, wanted: Sequence[WantedInSync], place: Answer) -> None:
         refused: dict[int, BrokerError] = {}
@@ -256,7 +256,7 @@ class ActiveController:
                 return []  # it is done
             return [step_down(at, self.controller.electorate(image))]
 
-        self._answer(self._have_decided(decide, {}, place), place)
+        self._spawn(place, self._have_decided, decide, {})
 
     async def _have_decided(
         self,

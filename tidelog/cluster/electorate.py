@@ -65,7 +65,7 @@ class Electorate:
 
     def _on_change(self, source: NodeId, change: ChangeVoters, place: Answer | None) -> None:
         assert place is not None
-        self._member.quorum.spawn(answered(self._change(change, place), place))
+        self._member.quorum.spawn(answered(place, self._change, change, place))
 
     async def _change(self, change: ChangeVoters, place: Answer) -> None:
         def decide(image: ClusterImage) -> VotersChanged:

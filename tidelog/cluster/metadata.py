@@ -303,7 +303,7 @@ class Metadata:
 
     def on_proposal(self, source: NodeId, proposal: Proposal, place: Answer | None) -> None:
         assert place is not None
-        self._quorum.spawn(answered(self._take(source, proposal, place), place))
+        self._quorum.spawn(answered(place, self._take, source, proposal, place))
 
     async def _take(self, source: NodeId, proposal: Proposal, place: Answer) -> None:
         # Records prove it, too: they are committed, or not.

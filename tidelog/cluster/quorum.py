@@ -441,7 +441,7 @@ class Quorum:
             return
         answer = effect.answer
         if isinstance(answer, FetchAnswer) and answer.accepted and not (answer.diverging or answer.snapshot):
-            self.spawn(answered(self._send_data(place, answer), place))
+            self.spawn(answered(place, self._send_data, place, answer))
         else:
             place.send(answer)
 
@@ -655,7 +655,7 @@ class Quorum:
 
     def _asked_for_snapshot(self, source: NodeId, request: FetchSnapshot, place: Answer | None) -> None:
         if place is not None:
-            self.spawn(answered(self._send_piece(request, place), place))
+            self.spawn(answered(place, self._send_piece, request, place))
 
     async def _send_piece(self, request: FetchSnapshot, place: Answer) -> None:
         position = min(max(request.position, 0), 2**40)  # of a file

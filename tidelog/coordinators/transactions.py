@@ -134,7 +134,7 @@ class TransactionCoordinator(ShardKeeper[TransactionsDriver]):
 
     def _on_places_to_add(self, source: NodeId, asked: AddToTransactions, answer: Answer | None) -> None:
         assert answer is not None
-        self._broker.spawn(answered(self._answer_leader(asked, answer), answer))
+        self._broker.spawn(answered(answer, self._answer_leader, asked, answer))
 
     async def _answer_leader(self, asked: AddToTransactions, answer: Answer) -> None:
         codes = await asyncio.gather(*map(self._codes, asked.transactions))

@@ -37,9 +37,9 @@ async def fail(error: Exception) -> None:
 def test_a_fault_of_ours_is_told_to_who_asked_and_a_disk_s_to_the_node(caplog):
     place: Any = Place()
 
-    asyncio.run(answered(fail(KeyError("orders")), place))
+    asyncio.run(answered(place, fail, KeyError("orders")))
     with pytest.raises(OSError, match="disk"):
-        asyncio.run(answered(fail(OSError("disk")), place))
+        asyncio.run(answered(place, fail, OSError("disk")))
 
     assert place.failed == ["the request failed; see the node's log"]
     assert "KeyError" in caplog.text
