@@ -17,12 +17,12 @@ Rule 5: a value is compared with one choice of an `enum` after the other, but fo
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
-from tidelog.schemas.problems import DoesNotFit
+from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 
 PARTS_MAX: Final = 1000
 FREE: Final = 1_000_000
@@ -41,12 +41,18 @@ STATES_PER_CHECK: Final = 36
 STATES_FREE: Final = 100 * STATES_PER_CHECK
 """Of a pattern, of which no text is refused for its length."""
 STATES_MAX: Final = 10**9
+STATES_TOTAL_MAX: Final = 2_000_000
+"""Of all patterns of a schema, for which a validator sets some 200 MB aside."""
+LETTERS: Final = 100
+"""States that it takes to know the letters of the world."""
+MANY_CHARACTERS: Final = 10
 SMALL_INT: Final = 2**63
 LEFT_OVER: Final = ("unevaluatedProperties", "unevaluatedItems")
 _LOOKS_AROUND: Final = re.compile(r"\(\?[=!<>(]|\\[1-9kKG]|[*+?}]\+")
 """Beyond what a pattern of linear time may have."""
 _TOKEN: Final = re.compile(
-    r"\\.|\[(?:\\.|[^\]\\])*\]|(?P<open>\()|(?P<close>\))|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.", re.DOTALL
+    r"(?P<letters>\\[pP]\{[^}]*\})|\\.|\[(?:\\.|[^\]\\])*\]|(?P<open>\()|(?P<close>\))|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.",
+    re.DOTALL,
 )
 _ONE_LENGTH: Final = re.compile(r"\^(?:\\[dDwWsS]|\[[^\]\\]*(?:\\.[^\]\\]*)*\]|\.)\{\d+(?:,\d*)?\}\$?")
 """How long a text of some characters may be: the matcher is in one state at each."""
@@ -267,11 +273,29 @@ def looks_around(pattern: str) -> bool:
     return _LOOKS_AROUND.search(pattern) is not None
 
 
+def check_patterns(wholes: Iterable[Any]) -> None:
+    """SchemaProblem, if the matchers of all patterns would take too much memory."""
+    left, total = list(wholes), 0
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            total += sum(_states(each, letters=LETTERS, many=MANY_CHARACTERS) for each in patterns(one))
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        if total > STATES_TOTAL_MAX:
+            raise SchemaProblem(
+                f"its patterns have more than {STATES_TOTAL_MAX} states: they repeat too often"
+            )
+
+
 @lru_cache(PATTERNS_MAX)
 def states(pattern: str) -> int:
     """About how many states a matcher of a pattern has, if it can be in many at once."""
-    if _ONE_LENGTH.fullmatch(pattern):
-        return 1
+    return 1 if _ONE_LENGTH.fullmatch(pattern) else _states(pattern)
+
+
+def _states(pattern: str, *, letters: int = 1, many: int = 1) -> int:
     sizes, last = [0], 0
     for token in _TOKEN.finditer(pattern):
         if token["open"]:
@@ -283,7 +307,7 @@ def states(pattern: str) -> int:
         elif token["close"] and len(sizes) > 1:
             last = more = sizes.pop()
         else:
-            last = more = 1
+            last = more = letters if token["letters"] else many if token[0][:2] in (".", "[^") else 1
         sizes[-1] += more
         if sizes[-1] > STATES_MAX:
             return STATES_MAX

@@ -17,7 +17,7 @@ import msgspec
 
 from tidelog.schemas.codec import Codec, array_of, relaxed
 from tidelog.schemas.documents import decoded, members, shown, told
-from tidelog.schemas.json_cost import BACKTRACKS_MAX, Costs
+from tidelog.schemas.json_cost import BACKTRACKS_MAX, Costs, check_patterns
 from tidelog.schemas.problems import DoesNotFit, SchemaProblem, missing
 from tidelog.schemas.registry import Registry, Schema
 from tidelog.schemas.table import Reading
@@ -51,6 +51,7 @@ class JsonSchemaCodec(Codec):
         _gather(schema, registry, self._others)
         self._validates = reading.validates
         self._plan: JsonColumn | None = None
+        check_patterns([self._root, *self._others.values()])
         try:
             patterns = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS_MAX)
             self._validator = jsonschema_rs.validator_for(

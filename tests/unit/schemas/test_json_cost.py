@@ -12,7 +12,7 @@ import pytest
 from tidelog.schemas import json_cost
 from tidelog.schemas.json_cost import FREE, Costs
 from tidelog.schemas.json_schema import JsonSchemaCodec
-from tidelog.schemas.problems import DoesNotFit
+from tidelog.schemas.problems import DoesNotFit, SchemaProblem
 from tidelog.schemas.registry import Schema
 from tidelog.schemas.table import Reading
 
@@ -131,3 +131,16 @@ def test_a_pattern_that_repeats_what_repeats_is_counted_for_each_character() -> 
 def test_a_pattern_that_says_how_long_a_text_is_reads_many(pattern: str) -> None:
     texts = ["ab " * 1000 if "?" not in pattern else "ab cd " * 8] * 100
     codec({"items": {"pattern": pattern}}).document(json.dumps(texts).encode())
+
+
+def test_patterns_that_would_take_much_memory_are_refused_together() -> None:
+    once = [{"pattern": f"{at}(a{{1,300}}){{1,300}}"} for at in range(100)]
+    codec({"anyOf": once[:10]})
+    refused: tuple[dict[str, object], ...] = (
+        {"anyOf": once},
+        {"patternProperties": {one["pattern"]: {} for one in once}},
+        {"$defs": {str(at): {"pattern": f"^{at}\\p{{L}}{{1,200}}$"} for at in range(120)}},
+    )
+    for schema in refused:
+        with pytest.raises(SchemaProblem, match="patterns have more than 2000000 states"):
+            codec(schema)
