@@ -59,7 +59,10 @@ class ProtobufCodec(Codec):
             if way not in self._messages:
                 place = ".".join(map(str, way[:DEPTH_MAX]))
                 raise DoesNotFit(f"it is message {place} of its schema, which has no such one")
-            found = self._parsers[way] = _parser(self._messages[way])
+            try:
+                found = self._parsers[way] = _parser(self._messages[way])
+            except RecursionError:
+                raise DoesNotFit("its message is nested too deeply") from None
         return found
 
     # Single values.

@@ -74,6 +74,8 @@ def _codec(
         raise
     except SchemaProblem as problem:
         return problem.with_traceback(None)
+    except RecursionError:
+        return SchemaProblem("the schema is nested too deeply")
     return found
 
 

@@ -669,3 +669,15 @@ def test_a_whole_number_that_no_double_has_is_refused_and_not_rounded(line):
         made.payload(line)
     exact = {"price": 2.0**60, "rate": 2.0**24, "rates": {"k": 0.1}, "all": [2.0**53, -1.0]}
     assert made.document(made.payload(json.dumps({**exact, "price": 2**60}).encode())) == exact
+
+
+def test_messages_inside_of_each_other_too_deeply_are_refused_as_any_schema_is():
+    chain = "".join(f"message A{at} {{ A{at + 1} a = 1; }}" for at in range(900))
+    text = f'syntax = "proto3"; message Plain {{ int32 n = 1; }} {chain} message A900 {{ int32 n = 1; }}'
+    row = FORMATS["protobuf"]
+    with pytest.raises(SchemaProblem, match="nested too deeply"):
+        row.codec(Schema(row.kind, text), None, Reading(message="A0"))
+    codec = row.codec(Schema(row.kind, text), None)
+    assert codec.document(b"\x00\x08\x07") == {"n": 7}
+    with pytest.raises(DoesNotFit, match="nested too deeply"):
+        codec.document(b"\x02\x02")
