@@ -19,7 +19,10 @@ def text(document: Any) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
 
 
-def check_name(name: str) -> None:
+def check_name(name: Any) -> None:
+    """SchemaProblem, if it cannot be the name of a field or of an enum's value."""
+    if not isinstance(name, str):
+        raise SchemaProblem(f"the schema has a name that is no text: {shown(name)}")
     if len(name) > NAME_MAX:
         raise SchemaProblem(f"the schema has a name of {len(name)} characters; {NAME_MAX} are allowed")
 

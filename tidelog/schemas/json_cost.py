@@ -41,6 +41,8 @@ STATES_PER_CHECK: Final = 36
 STATES_FREE: Final = 100 * STATES_PER_CHECK
 """Of a pattern, of which no text is refused for its length."""
 STATES_MAX: Final = 10**9
+DIGITS_MAX: Final = 10
+"""Of how often a pattern repeats something: more is more than STATES_MAX."""
 STATES_TOTAL_MAX: Final = 2_000_000
 """Of all patterns of a schema, for which a validator sets some 200 MB aside."""
 LETTERS: Final = 100
@@ -302,7 +304,8 @@ def _states(pattern: str, *, letters: int = 1, many: int = 1) -> int:
             sizes.append(0)
             continue
         if token["least"]:
-            times = max(int(token["most"] or token["least"]), 1)
+            digits = token["most"] or token["least"]
+            times = max(int(digits), 1) if len(digits) < DIGITS_MAX else STATES_MAX
             last, more = last * times, last * (times - 1)
         elif token["close"] and len(sizes) > 1:
             last = more = sizes.pop()

@@ -193,3 +193,10 @@ def test_a_record_that_is_too_long_as_json_is_refused_before_it_is_written(monke
     with pytest.raises(DoesNotFit, match="as JSON it has more than 4 MiB"):
         codec.text(long)
     assert len(codec.document(long)) == 20_000
+
+
+def test_a_name_is_a_text():
+    with pytest.raises(SchemaProblem, match="no text: 5"):
+        FORMATS["avro"].codec(
+            Schema("AVRO", json.dumps(record()).replace("[]", '[{"name": 5, "type": "int"}]')), None
+        )
