@@ -4,6 +4,7 @@ Rule 1: nothing here imports another module of the project.
 Rule 2: every value is frozen; a change makes a new value.
 """
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -70,6 +71,14 @@ class Endpoint:
         if not colon or not bare or not is_number or (":" in bare and bare == host):
             raise ValueError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:9092")
         return cls(host=bare, port=int(port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listener on `host` can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def topic_name_problem(name: str) -> str | None:

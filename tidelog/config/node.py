@@ -7,11 +7,11 @@ from typing import Final
 
 from tidelog.config.master_replica import FORMER_KEYS, translate
 from tidelog.config.quorum import parse_quorum
-from tidelog.config.security import SecurityConfig, is_loopback
+from tidelog.config.security import SecurityConfig
 from tidelog.config.setting import DAY_MS, MIB, Setting, setting, settings_of, similar
 from tidelog.config.topic import TOPIC_SETTINGS, TopicConfig, check_together, topic_config
 from tidelog.errors import ConfigError
-from tidelog.model import Endpoint, NodeId
+from tidelog.model import Endpoint, NodeId, is_loopback
 
 TOPIC_DEFAULT_PREFIX: Final = "log."
 

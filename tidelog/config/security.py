@@ -3,7 +3,6 @@
 Rule: a secret is in a file that a setting names, never in a setting.
 """
 
-import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,17 +17,9 @@ from tidelog.config.listeners import (
 )
 from tidelog.config.setting import setting, split_list
 from tidelog.errors import ConfigError
-from tidelog.model import Endpoint
+from tidelog.model import Endpoint, is_loopback
 
 ANYBODY: Final = "anybody-may-read-and-write"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listener on `host` can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -293,17 +293,19 @@ class Connection(asyncio.BufferedProtocol):
 
     # Ending.
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, *, is_idle: bool = False) -> None:
         """Close at once, for `reason`; answers under way are dropped."""
         if not self._closing:
-            self._complain(reason)
+            self._complain(reason, is_idle)
             self._closing = True
             if self.transport is not None:
                 self.transport.abort()
 
-    def _complain(self, reason: str) -> None:
+    def _complain(self, reason: str, is_idle: bool = False) -> None:
+        """Log it; that somebody is idle, which is no misbehaviour, hides nothing else of its host."""
         address = self.client.address
-        more = self._intake.complaints.about(address.rpartition(":")[0])
+        host = address.rpartition(":")[0]
+        more = self._intake.complaints.about(f"{host} idle" if is_idle else host)
         if more is not None:
             _log.info("closed %s: %s%s", address, reason, more)
 
@@ -333,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._slots or self._undispatched:
             return  # we owe it an answer
         elif silent > idle_seconds:
-            self.fail(f"idle for {silent:.0f} s")
+            self.fail(f"idle for {silent:.0f} s", is_idle=True)
         elif silent > _SWEEP_SECONDS:
             self._frames.release_idle()
 

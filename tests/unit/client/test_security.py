@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from tidelog.client import Client
 from tidelog.client.security import CLIENT_CONFIG, Security, Servers, parse_jaas, read_properties, security_of
 from tidelog.errors import ConfigError
 
@@ -97,3 +98,10 @@ def test_a_file_that_is_not_understood_is_named(tmp_path, content):
 
     with pytest.raises(ConfigError, match=r"client\.properties"):
         read_properties(str(path))
+
+
+def test_no_password_that_is_for_tls_goes_to_an_address_without():
+    secure = Security(protocol="SASL_SSL", mechanism="PLAIN", username="alice", password="secret")
+
+    with pytest.raises(ConfigError, match="https://"):
+        Client("http://node.example:1", security=secure)

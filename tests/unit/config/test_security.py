@@ -3,9 +3,9 @@
 import pytest
 
 from tidelog.config import node_config
-from tidelog.config.security import ANYBODY, is_loopback
+from tidelog.config.security import ANYBODY
 from tidelog.errors import ConfigError
-from tidelog.model import Endpoint
+from tidelog.model import Endpoint, is_loopback
 
 TLS = {"ssl.keystore.location": "node.pem"}
 MUTUAL = {**TLS, "ssl.truststore.location": "ca.pem", "ssl.client.auth": "required"}

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from random import Random
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx
@@ -13,6 +14,8 @@ from tidelog.client.http.core import Core, Settings
 from tidelog.client.http.effects import Lost, Reply, Request
 from tidelog.client.http.routes import Routes
 from tidelog.client.security import Security, security_of, tls_of
+from tidelog.errors import ConfigError
+from tidelog.model import is_loopback
 
 CONNECT_SECONDS_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 20
@@ -64,8 +67,17 @@ def options(core: Core, connections_max: int, security: Security | None = None) 
     if is_safe and (known.truststore or known.keystore):
         found["verify"] = tls_of(known)
     if (auth := _auth(known)) is not None:
+        if known.has_tls and not is_safe and not all(map(_is_here, core.routes.given)):
+            raise ConfigError(
+                f"security.protocol is {known.protocol}, and the addresses are http://, which would show the "
+                "password to the network; write https://"
+            )
         found["auth"] = auth
     return found
+
+
+def _is_here(origin: str) -> bool:
+    return is_loopback(urlsplit(origin).hostname or "")
 
 
 def _auth(security: Security) -> httpx.Auth | None:
