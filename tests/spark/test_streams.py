@@ -304,7 +304,7 @@ def test_a_topic_made_anew_after_it_was_planned_is_not_read_in_its_place(topics,
     (task,) = strict.partitions(start, end)
     make_anew(topics, topic, "new0", "new1", "new2")
 
-    with pytest.raises(DataLost, match="made anew, after"):
+    with pytest.raises(DataLost, match="created again, after"):
         list(strict.read(task))
     assert list(lax.read(task)) == []
 
